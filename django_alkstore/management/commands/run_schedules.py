@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from ...exceptions import LeadershipLost
+from ...schedules import Scheduler, run_schedules
+from ...shutdown import StopToken, stop_on_signals
+from ..base import DatabaseCommand
+
+STANDBY_SECONDS = 1.0
+
+
+class Command(DatabaseCommand):
+    help = "Fire the schedules while this process leads; stand by while another does."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("--once", action="store_true", help="fire what is due now, and end")
+        parser.add_argument(
+            "--exit-on-loss", action="store_true", help="end with 1 instead of standing by"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        stop = StopToken()
+        with stop_on_signals(stop):
+            alias = self.migrated_alias(options["database"])
+            try:
+                if options["once"]:
+                    run_once(alias)
+                elif options["exit_on_loss"]:
+                    run_schedules(stop, alias)
+                else:
+                    self.run_or_stand_by(stop, alias)
+            except LeadershipLost as exc:
+                raise CommandError(str(exc)) from exc
+
+    def run_or_stand_by(self, stop: StopToken, alias: str) -> None:
+        standing_by = False
+        while not stop.is_cancelled:
+            try:
+                run_schedules(stop, alias)
+                standing_by = False
+            except LeadershipLost:
+                if not standing_by:
+                    self.stdout.write("Another scheduler leads; standing by.")
+                standing_by = True
+                stop.wait(STANDBY_SECONDS)
+
+
+def run_once(alias: str) -> None:
+    scheduler = Scheduler(alias)
+    scheduler.lead()
+    try:
+        scheduler.pass_once()
+    finally:
+        scheduler.resign()

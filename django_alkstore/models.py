@@ -1,0 +1,224 @@
+"""The four tables. ``due_at`` is the one idea of the job table: the instant at which the row next
+needs attention, null for never.
+
+Scheduled: when it becomes ready. Running: when its claim lapses. Ready: when it expires. So one
+index finds everything that time alone can change. The statements that the guarantees depend on
+are in ``sql``; what is here serves people: the admin, the shell, the tests.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from django.conf import settings
+from django.core import checks
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import models
+from django.db.models import Q
+from django.utils.timezone import is_naive, make_aware, make_naive
+
+from .names import BACKING_NAME_MAX, NAME_MAX, shown_name
+from .options import WORKER_ID_MAX
+from .specs import SPEC_MAX
+
+OWNER_MAX = 255
+
+
+def shown(instant: datetime) -> datetime:
+    """An aware instant as this project's models show it: naive local time where USE_TZ is off."""
+    return instant if settings.USE_TZ else make_naive(instant)
+
+
+class InstantField(models.DateTimeField):
+    """A DateTimeField that stores the same instant whatever USE_TZ and the zones of settings say.
+
+    Where the database has no time zones the column holds UTC: local time would repeat an hour
+    every autumn, and a lease must not.
+    """
+
+    def get_db_prep_value(self, value, connection, prepared=False):
+        if not prepared:
+            value = self.get_prep_value(value)
+        if not isinstance(value, datetime):
+            return super().get_db_prep_value(value, connection, prepared=True)
+        value = (make_aware(value) if is_naive(value) else value).astimezone(timezone.utc)
+        if connection.features.supports_timezones:
+            return value
+        return connection.ops.adapt_datetimefield_value(value.replace(tzinfo=None))
+
+    def from_db_value(self, value, expression, connection):
+        if value is None or connection.features.supports_timezones:
+            return value
+        # The backend has labelled the column's UTC with the connection's zone.
+        return shown(value.replace(tzinfo=timezone.utc))
+
+
+class PartialIndex(models.Index):
+    """An index over the rows ``where``; without partial indexes, over all rows by ``elsewhere``."""
+
+    def __init__(self, *, where: Q, elsewhere: list[str], **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.where = where
+        self.elsewhere = elsewhere
+
+    def create_sql(self, model, schema_editor, using="", **kwargs):
+        if schema_editor.connection.features.supports_partial_indexes:
+            plain = models.Index(fields=self.fields, name=self.name, condition=self.where)
+        else:
+            plain = models.Index(fields=self.elsewhere, name=self.name)
+        return plain.create_sql(model, schema_editor, using, **kwargs)
+
+    def deconstruct(self):
+        path, args, kwargs = super().deconstruct()
+        return path, args, {**kwargs, "where": self.where, "elsewhere": self.elsewhere}
+
+
+class Row(models.Model):
+    """What the four models share."""
+
+    id = models.BigAutoField(primary_key=True)
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def check(cls, **kwargs) -> list[checks.CheckMessage]:
+        """Without the warning that SQLite has no comments: there they are a courtesy forgone."""
+        return [m for m in super().check(**kwargs) if m.id != "fields.W163"]
+
+
+class State(models.TextChoices):
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+
+
+class Job(Row):
+    """One row of work."""
+
+    queue = models.CharField(max_length=BACKING_NAME_MAX)
+    state = models.CharField(max_length=9, choices=State.choices)
+    priority = models.IntegerField(default=0, db_comment="larger first")
+    payload = models.JSONField(encoder=DjangoJSONEncoder)
+    run_at = InstantField(db_comment="when it is first to run; orders jobs of one priority")
+    due_at = InstantField(
+        null=True, db_comment="when the row next needs attention: ready, claim lapsed, expired"
+    )
+    attempts = models.IntegerField(default=0, db_comment="claims so far, the running one included")
+    max_attempts = models.IntegerField()
+    visibility_timeout = models.FloatField(db_comment="seconds that a claim holds")
+    backoff = models.FloatField(db_comment="seconds before the first retry, doubled for each next")
+    worker_id = models.CharField(max_length=WORKER_ID_MAX, null=True)
+    claim_token = models.BigIntegerField(null=True, db_comment="the fence: new for each claim")
+    expires_at = InstantField(null=True, db_comment="not to start after this")
+    schedule = models.CharField(max_length=NAME_MAX, null=True)
+    scheduled_for = InstantField(null=True, db_comment="the schedule's boundary")
+    last_error = models.TextField(null=True)
+    last_traceback = models.TextField(null=True)
+    created_at = InstantField()
+    finished_at = InstantField(null=True)
+
+    class Meta:
+        db_table = "django_alkstore_job"
+        indexes = [
+            PartialIndex(
+                name="alkstore_job_claim",
+                fields=["queue", "-priority", "run_at", "id"],
+                where=Q(state="ready"),
+                elsewhere=["queue", "state", "-priority", "run_at", "id"],
+            ),
+            # Rows that must have a due_at are in it without one too, so that they can be repaired.
+            PartialIndex(
+                name="alkstore_job_due",
+                fields=["queue", "due_at"],
+                where=Q(due_at__isnull=False) | Q(state="running") | Q(state="scheduled"),
+                elsewhere=["queue", "state", "due_at"],
+            ),
+            PartialIndex(
+                name="alkstore_job_finished",
+                fields=["queue", "state", "finished_at"],
+                where=Q(finished_at__isnull=False),
+                elsewhere=["queue", "state", "finished_at"],
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"job {self.pk} of {shown_name(self.queue)} ({self.state})"
+
+    @property
+    def claim_expires_at(self) -> datetime | None:
+        """When the claim of a running job lapses; None for a job that is not running."""
+        return self.due_at if self.state == State.RUNNING else None
+
+
+class Schedule(Row):
+    """Enqueues one job per boundary. An option that is null is the target queue's."""
+
+    name = models.CharField(max_length=NAME_MAX, unique=True)
+    spec = models.CharField(max_length=SPEC_MAX)
+    queue = models.CharField(max_length=NAME_MAX)
+    payload = models.JSONField(encoder=DjangoJSONEncoder, default=None, blank=True)
+    priority = models.IntegerField(null=True, blank=True)
+    max_attempts = models.IntegerField(null=True, blank=True)
+    visibility_timeout = models.FloatField(null=True, blank=True)
+    backoff = models.FloatField(null=True, blank=True)
+    expires_in = models.FloatField(null=True, blank=True)
+    enabled = models.BooleanField(default=True)
+    next_fire_at = InstantField(null=True, editable=False, db_comment="the next boundary")
+    last_fired_at = InstantField(null=True, editable=False, db_comment="the last boundary fired")
+    created_at = InstantField(editable=False)
+    updated_at = InstantField(editable=False)
+
+    OPTIONS = ("priority", "max_attempts", "visibility_timeout", "backoff", "expires_in")
+
+    class Meta:
+        db_table = "django_alkstore_schedule"
+        indexes = [
+            PartialIndex(
+                name="alkstore_schedule_due",
+                fields=["next_fire_at"],
+                where=Q(enabled=True),
+                elsewhere=["enabled", "next_fire_at"],
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Fire(Row):
+    """The record that a boundary was enqueued; ``job_id`` is no foreign key: jobs get deleted."""
+
+    schedule = models.CharField(max_length=NAME_MAX)
+    boundary = InstantField()
+    fired_at = InstantField()
+    job_id = models.BigIntegerField()
+    leader = models.CharField(max_length=OWNER_MAX)
+    skipped = models.BigIntegerField(default=0, db_comment="boundaries dropped right after this")
+
+    class Meta:
+        db_table = "django_alkstore_fire"
+        constraints = [
+            models.UniqueConstraint(fields=["schedule", "boundary"], name="alkstore_fire_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.schedule} at {self.boundary}"
+
+
+class Lock(Row):
+    """A named lease. A released one keeps its row, so that ``token`` only ever grows."""
+
+    name = models.CharField(max_length=NAME_MAX, unique=True)
+    owner = models.CharField(max_length=OWNER_MAX, blank=True, db_comment="empty: released")
+    token = models.BigIntegerField(db_comment="grows with every acquisition")
+    acquired_at = InstantField()
+    expires_at = InstantField()
+
+    class Meta:
+        db_table = "django_alkstore_lock"
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,48 @@
+"""The naming rule of queues, outboxes, schedules and locks, and the names the package keeps.
+
+A name is 1 to 128 ASCII characters, first a letter, a digit or ``_``, then also ``.:@/+-``.
+Names compare byte for byte on every database.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .exceptions import InvalidName, ReservedName, expected
+
+NAME_MAX = 128
+RESERVED_PREFIX = "__alkstore_"
+OUTBOX_PREFIX = f"{RESERVED_PREFIX}outbox:"
+SCHEDULER_LOCK = f"{RESERVED_PREFIX}scheduler"
+BACKING_NAME_MAX = len(OUTBOX_PREFIX) + NAME_MAX
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+-]{0,127}")
+_RULE = (
+    "1 to 128 ASCII characters, first a letter, digit or '_', then also '.', ':', '@', '/', "
+    "'+' or '-'"
+)
+
+
+def valid_name(kind: str, name: object) -> str:
+    """Return ``name`` as a plain str, or raise InvalidName or ReservedName.
+
+    ``kind`` ("queue", "lock", ...) is the word that the message uses.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidName(expected(f"a {kind} name", _RULE, name))
+    if name.startswith(RESERVED_PREFIX):
+        wanted = f"a name that does not begin with {RESERVED_PREFIX!r}, which is reserved"
+        raise ReservedName(expected(f"a {kind} name", wanted, name))
+    return str.__str__(name)
+
+
+def backing_queue(outbox_name: str) -> str:
+    """The queue behind a (valid) outbox name."""
+    return OUTBOX_PREFIX + outbox_name
+
+
+def shown_name(queue_name: str) -> str:
+    """How people read a queue name: an outbox by its own name."""
+    if queue_name.startswith(OUTBOX_PREFIX):
+        return f"outbox {queue_name[len(OUTBOX_PREFIX) :]}"
+    return queue_name

@@ -1,0 +1,351 @@
+"""Queues and claims: the handles that user code holds.
+
+A claim is one worker's until somebody takes the job back; from then on every verb of the handle
+changes nothing and returns False. A claim ends when it is taken back, not when the clock passes
+its expiry: the late ack of a job that nobody took succeeds. Delivery is at least once: a job whose
+worker dies between the work and the ack runs again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.conf import settings
+from django.utils import timezone, translation
+
+from . import conf, payloads, sql
+from .backoff import Duration, retry_delay, seconds
+from .exceptions import (
+    InvalidOption,
+    PermanentError,
+    RetryLater,
+    TransactionRequired,
+    expected,
+)
+from .failures import message_of, traceback_of
+from .names import shown_name, valid_name
+from .options import split_start, valid_worker_id, whole_number
+
+if TYPE_CHECKING:
+    from .models import Job
+
+logger = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0
+REPAIR_SECONDS = 60.0
+BATCH_MAX = 1_000
+
+
+def queue(name: str, using: str | None = None) -> Queue:
+    """The queue ``name``. ``using`` is a database alias; raises InvalidName or ReservedName."""
+    return Queue(valid_name("queue", name), using)
+
+
+def enqueue_tx(queue_name: str, payload: object, using: str | None = None, **options: Any) -> int:
+    """Enqueue in the open transaction: the job exists exactly if that commits. See ``Queue``."""
+    return queue(queue_name, using).enqueue_tx(payload, **options)
+
+
+def get_job(job_id: int, using: str | None = None) -> Job | None:
+    """The row of a job, or None once it is gone: an acked job is deleted unless retention is on."""
+    job_id = whole_number("job_id", job_id, 0, 2**63 - 1)
+    return apps.get_model("django_alkstore", "Job").objects.using(sql.write_alias(using)).filter(
+        pk=job_id
+    ).first()  # fmt: skip
+
+
+class Queue:
+    """A name and the database it is in; jobs need no declaration.
+
+    The options of every enqueue: ``priority`` (larger first), ``max_attempts``,
+    ``visibility_timeout`` (seconds a claim holds), ``backoff`` (seconds before the first retry,
+    doubled for each next), ``expires_in`` (seconds from the instant it may first run, after which
+    it is not started), and ``delay`` or ``run_at``. Wrong values raise InvalidPayload or
+    InvalidOption, an unknown option TypeError, before any statement.
+    """
+
+    def __init__(self, name: str, using: str | None = None) -> None:
+        self.name = name
+        self.using = using
+        self._swept = float("-inf")
+        self._repaired = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {shown_name(self.name)}>"
+
+    @property
+    def engine(self) -> sql.Engine:
+        return sql.engine(self.using)
+
+    def enqueue(self, payload: object, **options: Any) -> int:
+        """Enqueue a job and return its id; joins an open transaction, else commits by itself."""
+        return self.engine.insert(self._new_job(payloads.encode(payload), options))
+
+    def enqueue_tx(self, payload: object, **options: Any) -> int:
+        """Enqueue in the open ``transaction.atomic()``; raises TransactionRequired without one."""
+        job = self._new_job(payloads.encode(payload), options)
+        engine = self.engine
+        if not sql.in_atomic(engine.alias):
+            wanted = f"inside transaction.atomic() on the alias {engine.alias!r}"
+            raise TransactionRequired(f"expected enqueue_tx to be called {wanted}, got no block")
+        return engine.insert(job)
+
+    def enqueue_many(self, payloads_: Iterable[object], /, **options: Any) -> list[int]:
+        """Enqueue a job for each payload, all or none, and return the ids in their order."""
+        if isinstance(payloads_, (str, bytes, dict)) or not isinstance(payloads_, Iterable):
+            raise InvalidOption(expected("payloads", "an iterable of payloads", payloads_))
+        texts = [payloads.encode(payload) for payload in payloads_]
+        return self.engine.insert_many(self._new_job("null", options), texts)
+
+    def _new_job(self, payload: str, given: dict[str, Any]) -> sql.NewJob:
+        options = conf.current().of(self.name).options
+        if not given:
+            return sql.NewJob(self.name, payload, options)
+        start, rest = split_start(given)
+        return sql.NewJob(self.name, payload, options.over(rest), start)
+
+    def claim(self, worker_id: str) -> ClaimedJob | None:
+        """Claim the next job: by priority, then run_at, then id. None if none is ready."""
+        jobs = self.claim_batch(worker_id, 1)
+        return jobs[0] if jobs else None
+
+    def claim_batch(self, worker_id: str, n: int) -> list[ClaimedJob]:
+        """Claim up to ``n`` jobs (at most 1,000) with one claim token, in claim order."""
+        worker_id = valid_worker_id(worker_id)
+        n = whole_number("n", n, 1, BATCH_MAX)
+        engine = self.engine
+        swept = self._sweep_if_due(engine)
+        jobs = self._claim(engine, worker_id, n)
+        if len(jobs) < n and not swept and self._sweep_all(engine):
+            jobs += self._claim(engine, worker_id, n - len(jobs))
+        return jobs
+
+    def _claim(self, engine: sql.Engine, worker_id: str, n: int) -> list[ClaimedJob]:
+        token = secrets.randbits(63)
+        rows = engine.claim(self.name, worker_id, token, n)
+        return [ClaimedJob(self.name, engine, worker_id, token, row) for row in rows]
+
+    def _sweep_if_due(self, engine: sql.Engine) -> bool:
+        """Sweep once a second, one bounded step; whether nothing more is left to sweep."""
+        now = time.monotonic()
+        if now - self._swept < SWEEP_SECONDS:
+            return False
+        if now - self._repaired >= REPAIR_SECONDS:
+            self._repair(engine)
+            self._repaired = now
+        swept = self._sweep(engine)
+        if not swept.full:
+            self._swept = now
+        return not swept.full
+
+    def _sweep_all(self, engine: sql.Engine) -> int:
+        """Sweep until nothing is left; how many jobs became ready."""
+        readied = 0
+        while True:
+            swept = self._sweep(engine)
+            readied += swept.readied
+            if readied or not swept.full:
+                return readied
+
+    def _sweep(self, engine: sql.Engine) -> sql.Swept:
+        swept = engine.sweep(self.name)
+        if swept.died:
+            logger.warning("%d jobs of %s died: expired, or their last claim lapsed",
+                           swept.died, shown_name(self.name))  # fmt: skip
+        return swept
+
+    def _repair(self, engine: sql.Engine) -> None:
+        if repaired := engine.repair(self.name):
+            logger.error("%d live jobs of %s had no due_at and were made due",
+                         repaired, shown_name(self.name))  # fmt: skip
+
+    def ack_batch(self, claimed_jobs: Iterable[ClaimedJob]) -> int:
+        """Finish claimed jobs of this queue; how many were still ours."""
+        by_token: dict[int, list[int]] = defaultdict(list)
+        for job in claimed_jobs:
+            if not isinstance(job, ClaimedJob):
+                raise InvalidOption(expected("claimed_jobs", "ClaimedJobs", job))
+            by_token[job.claim_token].append(job.id)
+        return sum(self._finish(self.engine, token, ids) for token, ids in by_token.items())
+
+    def _finish(self, engine: sql.Engine, token: int, ids: list[int]) -> int:
+        if conf.current().of(self.name).retention:
+            return engine.keep(self.name, token, ids)
+        return engine.ack(self.name, token, ids)
+
+    def cancel(self, job_id: int) -> bool:
+        """Let a job that waits die as cancelled; False if it is claimed, finished or elsewhere."""
+        return self.engine.cancel(self.name, whole_number("job_id", job_id, 0, 2**63 - 1))
+
+
+class ClaimedJob:
+    """One job, ours until it is taken back. The verbs return whether it still was ours."""
+
+    __slots__ = (
+        "_created",
+        "_engine",
+        "_lapses",
+        "_payload",
+        "_scheduled",
+        "_text",
+        "attempts",
+        "backoff",
+        "claim_token",
+        "id",
+        "max_attempts",
+        "queue",
+        "schedule",
+        "settled",
+        "visibility_timeout",
+        "worker_id",
+    )  # fmt: skip
+
+    def __init__(
+        self, queue: str, engine: sql.Engine, worker_id: str, token: int, row: tuple
+    ) -> None:
+        self.queue = queue
+        self.worker_id = worker_id
+        self.claim_token = token
+        (self.id, self._text, self.attempts, self.max_attempts, self.visibility_timeout,
+         self.backoff, self._lapses, self._created, self.schedule, self._scheduled,
+         *_) = row  # fmt: skip
+        self.settled = False  # whether a verb of this handle has ended the claim
+        self._engine = engine
+
+    def __repr__(self) -> str:
+        return f"<ClaimedJob {self.id} of {shown_name(self.queue)}>"
+
+    @property
+    def payload(self) -> Any:
+        """What was enqueued. A change to it stays here. Raises InvalidPayload if it is no JSON."""
+        try:
+            return self._payload
+        except AttributeError:
+            self._payload = payloads.decode(self._text)
+            return self._payload
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same on every attempt, and unique in the life of the database."""
+        return f"{self.queue}:{self.id}"
+
+    @property
+    def claim_expires_at(self) -> datetime:
+        return self._shown(self._lapses)
+
+    @property
+    def created_at(self) -> datetime:
+        return self._shown(self._created)
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The boundary of the schedule that fired this job."""
+        return self._shown(self._scheduled)
+
+    def _shown(self, value: Any) -> datetime | None:
+        instant = self._engine.read(value)
+        if instant is None or settings.USE_TZ:
+            return instant
+        return timezone.make_naive(instant)
+
+    def ack(self) -> bool:
+        """The work is done: the row is deleted, or kept as done where retention is on."""
+        return self._settle(Queue(self.queue)._finish(self._engine, self.claim_token, [self.id]))
+
+    def fail(self, error: object = None) -> bool:
+        """Let the job die now; ``error`` (an exception or text) is the reason on the row."""
+        message, traceback = message_of(error), traceback_of(error)
+        return self._settle(self._engine.fail(self.id, self.claim_token, message, traceback))
+
+    def retry(self, error: object = None, delay: Duration | None = None) -> bool:
+        """Run the job again after ``delay``, or on the retry curve; dead if attempts are used up.
+
+        Raises InvalidOption for a wrong ``delay``.
+        """
+        if delay is None:
+            delay = retry_delay(self.backoff, self.attempts, conf.current().BACKOFF_MAX)
+        wait = seconds("delay", delay)
+        if self.attempts >= self.max_attempts:
+            return self.fail(error)
+        message, traceback = message_of(error), traceback_of(error)
+        return self._settle(self._engine.retry(self.id, self.claim_token, wait, message, traceback))
+
+    def heartbeat(self, extend: Duration | None = None) -> bool:
+        """Hold the claim for ``extend`` from now (default: the job's visibility timeout)."""
+        if extend is None:
+            extend = self.visibility_timeout
+        wait = seconds("extend", extend, above_zero=True)
+        lapses = self._engine.heartbeat(self.id, self.claim_token, wait)
+        if lapses is not None:
+            self._lapses = lapses
+        return lapses is not None
+
+    def release(self) -> bool:
+        """Give the job back unstarted, with its attempt."""
+        return self._settle(self._engine.release(self.id, self.claim_token))
+
+    def _settle(self, matched: int | bool) -> bool:
+        self.settled = self.settled or matched > 0
+        return matched > 0
+
+
+def process(job: ClaimedJob, call: Callable[[ClaimedJob], object]) -> None:
+    """Hand ``job`` to ``call`` and record what came of it.
+
+    Returned: acked. PermanentError: dead. RetryLater: again after its delay. Anything else that
+    was raised, SystemExit too, is a failure: retried on the curve, dead when attempts are used up.
+    A real Ctrl-C is raised again, after it was recorded.
+    """
+    try:
+        with ExitStack() as isolated:
+            isolated.enter_context(sql.restored_connections())
+            isolated.enter_context(translation.override(settings.LANGUAGE_CODE))
+            isolated.enter_context(timezone.override(None))
+            _ = job.payload  # one that is no JSON is a failure of the job, not of the worker
+            call(job)
+    except BaseException as exc:
+        _record_failure(job, exc)
+        if isinstance(exc, KeyboardInterrupt) and _ctrl_c_raises():
+            raise
+    else:
+        if not job.ack() and not job.settled:
+            logger.warning("%r was done, but its claim had been taken back: it will run again", job)
+
+
+def _record_failure(job: ClaimedJob, exc: BaseException) -> None:
+    if isinstance(exc, PermanentError):
+        kept = job.fail(exc)
+    else:
+        kept = job.retry(exc, delay=_asked_delay(exc))
+    last = isinstance(exc, PermanentError) or job.attempts >= job.max_attempts
+    fate = "is dead" if last else f"failed on attempt {job.attempts} of {job.max_attempts}"
+    logger.log(logging.ERROR if last else logging.WARNING, "%r %s: %s", job, fate, message_of(exc),
+               exc_info=None if isinstance(exc, (PermanentError, RetryLater)) else exc)  # fmt: skip
+    if not kept and not job.settled:
+        logger.warning("%r failed, but its claim had been taken back", job)
+
+
+def _asked_delay(exc: BaseException) -> float | None:
+    if not isinstance(exc, RetryLater):
+        return None
+    try:
+        return seconds("delay", exc.delay)
+    except InvalidOption:
+        return None
+
+
+def _ctrl_c_raises() -> bool:
+    return (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )

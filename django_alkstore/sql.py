@@ -1,0 +1,782 @@
+"""Every statement that the guarantees depend on: one text per verb, one class per database.
+
+Ownership and due time are decided by the server's clock alone (on SQLite, which is one host, by the
+process clock). A claim, a sweep and a lock take rows that nobody holds and skip the rest. A
+write-back is fenced by id, claim token and state, and says whether it matched. Conflicts that the
+database asks to retry are retried here when the transaction is ours, and never inside the
+caller's. No policy lives here: what to claim, how long and how often is the callers' business.
+
+State words are literals in the texts, or no planner could use a partial index.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from functools import cache, lru_cache
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.db import DatabaseError, connections, reset_queries, router, transaction
+
+from . import conf
+from .exceptions import InvalidOption, expected
+from .options import AT_ONCE, JobOptions, Start
+
+Result = TypeVar("Result")
+Params = dict[str, Any]
+
+CONFLICT_TRIES = 6
+ROWS_PER_INSERT = 1_000
+TEXT_PER_INSERT = 1_048_576  # characters: half of what the smallest usual packet limit takes
+IDS_PER_STATEMENT = 500
+SWEEP_ROWS = 1_000
+
+# -- the statements: {words} are spelled per database by ``Engine.words``. ------------------------
+
+INSERT_COLUMNS = """
+INSERT INTO django_alkstore_job (queue, state, priority, payload, run_at, due_at, attempts,
+    max_attempts, visibility_timeout, backoff, expires_at, schedule, scheduled_for, created_at)
+VALUES """
+INSERT_ROW = """(%(queue)s, {state}, %(priority)s, %(payload)s, {run_at}, {due_at}, 0,
+    %(max_attempts)s, %(visibility_timeout)s, %(backoff)s, {expires_at}, %(schedule)s,
+    %(scheduled_for)s, {now})"""
+INSERT_NOW = {"state": "'ready'", "run_at": "{now}", "due_at": "{expires_at}"}
+INSERT_LATER = {"state": "'scheduled'", "run_at": "{later}", "due_at": "{later}"}
+INSERT_AT = {
+    "state": "CASE WHEN %(run_at)s > {now} THEN 'scheduled' ELSE 'ready' END",
+    "run_at": "%(run_at)s",
+    "due_at": "CASE WHEN %(run_at)s > {now} THEN %(run_at)s ELSE %(expires_at)s END",
+}
+
+READY = """django_alkstore_job WHERE queue = %(queue)s AND state = 'ready'
+    AND (expires_at IS NULL OR expires_at > {now})"""
+CLAIM_PICK = f"SELECT {{picked}} FROM {READY} ORDER BY priority DESC, run_at, id LIMIT %(limit)s"
+CLAIM = """UPDATE django_alkstore_job SET state = 'running', attempts = attempts + 1,
+    worker_id = %(worker_id)s, claim_token = %(token)s, due_at = {claim_lapses}"""
+CLAIMED = """id, {payload}, attempts, max_attempts, visibility_timeout, backoff, {due_at},
+    {created_at}, schedule, {scheduled_for}, priority, {run_at}"""
+TO_CLAIM = CLAIMED.replace("attempts,", "attempts + 1,", 1).replace("due_at", "lapses_at")
+
+DUE = "django_alkstore_job WHERE queue = %(queue)s AND {live_on_mysql}due_at <= {now}"
+SWEEP_PICK = f"SELECT {{picked}} FROM {DUE} ORDER BY due_at LIMIT %(limit)s"
+LIVE = "state IN ('ready', 'scheduled', 'running')"
+DIES = (
+    """COALESCE(expires_at <= {now} OR (state = 'running' AND attempts >= max_attempts), FALSE)"""
+)
+SWEPT_STATE = f"CASE WHEN NOT {LIVE} THEN state WHEN {DIES} THEN 'dead' ELSE 'ready' END"
+# state is set last: MySQL evaluates assignments in order, and the others ask for the old one.
+SWEEP = f"""UPDATE django_alkstore_job SET
+    last_error = CASE WHEN NOT {LIVE} THEN last_error
+        WHEN state = 'running' AND attempts >= max_attempts THEN 'the last claim lapsed'
+        WHEN expires_at <= {{now}} THEN 'expired before it could run'
+        WHEN state = 'running' THEN 'the claim lapsed' ELSE last_error END,
+    finished_at = CASE WHEN {LIVE} AND {DIES} THEN {{now}} ELSE finished_at END,
+    due_at = CASE WHEN {LIVE} AND NOT {DIES} THEN expires_at END,
+    worker_id = CASE WHEN {LIVE} AND NOT {DIES} THEN NULL ELSE worker_id END,
+    claim_token = NULL,
+    state = {SWEPT_STATE}"""
+UNDATED = """django_alkstore_job
+    WHERE queue = %(queue)s AND state = '{{state}}' AND due_at IS NULL"""
+NEXT_DUE = """SELECT {min_due_at}, {plain_now} FROM django_alkstore_job
+    WHERE queue = %(queue)s AND due_at IS NOT NULL"""
+
+FENCE = "WHERE id = %(id)s AND claim_token = %(token)s AND state = 'running'"
+OURS = """WHERE id IN ({{ids}}) AND queue = %(queue)s AND claim_token = %(token)s
+    AND state = 'running'"""
+ACK = f"DELETE FROM django_alkstore_job {OURS}"
+KEEP = f"""UPDATE django_alkstore_job SET state = 'done', finished_at = {{now}}, due_at = NULL,
+    claim_token = NULL {OURS}"""
+FAIL = f"""UPDATE django_alkstore_job SET state = 'dead', finished_at = {{now}}, due_at = NULL,
+    claim_token = NULL, last_error = %(error)s, last_traceback = %(traceback)s {FENCE}"""
+RETRY_NOW = f"""UPDATE django_alkstore_job SET state = 'ready', run_at = {{now}},
+    due_at = expires_at, worker_id = NULL, claim_token = NULL, last_error = %(error)s,
+    last_traceback = %(traceback)s {FENCE}"""
+RETRY_LATER = f"""UPDATE django_alkstore_job SET state = 'scheduled', run_at = {{later}},
+    due_at = CASE WHEN expires_at < {{later}} THEN expires_at ELSE {{later}} END,
+    worker_id = NULL, claim_token = NULL, last_error = %(error)s,
+    last_traceback = %(traceback)s {FENCE}"""
+RELEASE = f"""UPDATE django_alkstore_job SET state = 'ready', attempts = attempts - 1,
+    due_at = expires_at, worker_id = NULL, claim_token = NULL {FENCE}"""
+HEARTBEAT = f"UPDATE django_alkstore_job SET due_at = {{extended}} {FENCE}"
+LAPSES = f"SELECT {{due_at}} FROM django_alkstore_job {FENCE}"
+CANCEL = """UPDATE django_alkstore_job SET state = 'dead', due_at = NULL, finished_at = {now},
+    last_error = 'cancelled'
+    WHERE id = %(id)s AND queue = %(queue)s AND state IN ('ready', 'scheduled')"""
+
+LOCK_FREE = "django_alkstore_lock WHERE name = %(name)s AND expires_at <= {now}"
+LOCK_PICK = f"SELECT {{picked}} FROM {LOCK_FREE}"
+LOCK_TAKE = """UPDATE django_alkstore_lock SET owner = %(owner)s, token = token + 1,
+    acquired_at = {now}, expires_at = {lock_lapses}"""
+LOCK_ADD = """{insert_new} INTO django_alkstore_lock (name, owner, token, acquired_at, expires_at)
+    VALUES (%(name)s, %(owner)s, 1, {now}, {lock_lapses}) {or_nothing}"""
+LOCK_FENCE = "WHERE name = %(name)s AND owner = %(owner)s AND token = %(token)s"
+LOCK_RENEW = f"UPDATE django_alkstore_lock SET expires_at = {{lock_lapses}} {LOCK_FENCE}"
+LOCK_RELEASE = f"UPDATE django_alkstore_lock SET owner = '', expires_at = {{now}} {LOCK_FENCE}"
+
+SCHEDULE_DUE = """SELECT id, name, spec, queue, {payload}, priority, max_attempts,
+    visibility_timeout, backoff, expires_in, {next_fire_at} FROM django_alkstore_schedule
+    WHERE {enabled} AND {{which}} {{without}} ORDER BY next_fire_at LIMIT %(limit)s"""
+SCHEDULE_ADVANCE = """UPDATE django_alkstore_schedule SET next_fire_at = %(next)s,
+    last_fired_at = COALESCE(%(last)s, last_fired_at)
+    WHERE id = %(id)s AND {enabled} AND {{seen}}"""
+SCHEDULE_NEXT = """SELECT {min_next_fire_at} FROM django_alkstore_schedule
+    WHERE {enabled} AND next_fire_at IS NOT NULL {{without}}"""
+FIRED = """SELECT {boundary} FROM django_alkstore_fire
+    WHERE schedule = %(schedule)s AND boundary IN ({{boundaries}})"""
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What an insert stamps on a row; ``payload`` is JSON text."""
+
+    queue: str
+    payload: str
+    options: JobOptions
+    start: Start = AT_ONCE
+    schedule: str | None = None
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep changed; ``full``: it stopped at its bound, so there may be more."""
+
+    readied: int
+    died: int
+    full: bool
+
+
+@dataclass(frozen=True)
+class ScheduleRow:
+    """A schedule as the tick reads it; ``payload`` is JSON text, ``seen`` the stored boundary."""
+
+    id: int
+    name: str
+    spec: str
+    queue: str
+    payload: str
+    priority: int | None
+    max_attempts: int | None
+    visibility_timeout: float | None
+    backoff: float | None
+    expires_in: float | None
+    seen: Any
+
+
+def utc_now() -> datetime:
+    """The process clock, which decides on SQLite alone."""
+    return datetime.now(timezone.utc)
+
+
+def write_alias(using: str | None = None) -> str:
+    """``using``, or ALKSTORE's DATABASE, or what the router says for writes to Job."""
+    if using is not None:
+        if using not in connections:
+            raise InvalidOption(expected("using", "an alias in DATABASES", using))
+        return using
+    return conf.current().DATABASE or router.db_for_write(apps.get_model("django_alkstore", "Job"))
+
+
+def engine(using: str | None = None) -> Engine:
+    """The statements for the database behind an alias; raises InvalidOption for an unknown one."""
+    alias = write_alias(using)
+    return _ENGINES[connections[alias].vendor](alias)
+
+
+def in_atomic(alias: str) -> bool:
+    """Whether ``transaction.atomic()`` is open; the block that wraps a TestCase is none."""
+    return any(
+        not getattr(block, "_from_testcase", False) for block in connections[alias].atomic_blocks
+    )
+
+
+@contextmanager
+def restored_connections() -> Iterator[None]:
+    """Leave this thread's connections as they were found, whatever the block does to them.
+
+    A transaction that it leaves open is rolled back, a broken connection is dropped, and the query
+    log is cleared. A transaction that was open before is the caller's, and is left alone.
+    """
+    before = {c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block}
+    try:
+        yield
+    finally:
+        reset_queries()
+        for connection in connections.all(initialized_only=True):
+            if connection.alias not in before:
+                _restore(connection)
+
+
+def _restore(connection: Any) -> None:
+    changed = connection.autocommit != connection.settings_dict["AUTOCOMMIT"]
+    if connection.in_atomic_block or (connection.connection is not None and changed):
+        connection.in_atomic_block = False  # or close() would wait for the block to end
+        connection.close()
+    elif connection.errors_occurred:
+        connection.close_if_unusable_or_obsolete()
+
+
+class Engine(ABC):
+    """The verbs. A subclass says how its database spells the few things that differ."""
+
+    now: str
+    skip_locked = ""
+    enabled = "enabled"
+    insert_new = "INSERT"
+    or_nothing = "ON CONFLICT DO NOTHING"
+    live_on_mysql = ""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    # -- what differs ---------------------------------------------------------------------------
+
+    @staticmethod
+    @abstractmethod
+    def plus(instant: str, seconds: str) -> str:
+        """SQL for an instant and a number of seconds later."""
+
+    @staticmethod
+    @abstractmethod
+    def plain(instant: str) -> str:
+        """SQL that yields an instant in UTC, without a zone, whatever the session's zone is."""
+
+    @staticmethod
+    def json_text(column: str) -> str:
+        """SQL that yields a JSON column as text, unparsed."""
+        return column
+
+    @staticmethod
+    @abstractmethod
+    def is_conflict(error: BaseException) -> bool:
+        """Whether the driver's ``error`` asks for the transaction to be tried again."""
+
+    @abstractmethod
+    def clock(self) -> datetime:
+        """Now, by the clock that decides."""
+
+    @abstractmethod
+    def move(self, pick: str, change: str, before: str, after: str, params: Params) -> list[tuple]:
+        """Change the rows that ``pick`` selects and nobody else holds, and return of each what
+        ``after`` names: in terms of the row as it was, that is ``before``. The id comes first."""
+
+    @abstractmethod
+    def insert_rows(self, text: str, params: Params, count: int) -> list[int]:
+        """Run an INSERT of ``count`` rows; their ids, in order."""
+
+    def write(self, instant: datetime | None) -> Any:
+        """An aware instant as a parameter."""
+        return instant and str(instant.astimezone(timezone.utc).replace(tzinfo=None))
+
+    def read(self, value: Any) -> datetime | None:
+        """What ``plain`` yielded, as an aware instant."""
+        return value and value.replace(tzinfo=timezone.utc)
+
+    def rewrite(self, value: Any) -> Any:
+        """What ``plain`` yielded, as a parameter that equals the column it came from."""
+        return self.write(self.read(value))
+
+    def worth_locking(self, rows: str, params: Params) -> bool:
+        """Whether a change could match; asked only where a change locks the whole database."""
+        return True
+
+    def limit_transaction(self, seconds: float) -> None:
+        """Let the open transaction neither idle nor wait for a row longer, where that can be."""
+
+    # -- running --------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> Any:
+        return connections[self.alias]
+
+    @classmethod
+    def words(cls) -> dict[str, str]:
+        """What the {words} of a statement are on this database."""
+        instants = ("due_at", "created_at", "scheduled_for", "run_at", "next_fire_at", "boundary")
+        lapses = cls.plus(cls.now, "visibility_timeout")
+        same = ("now", "enabled", "insert_new", "or_nothing", "live_on_mysql")
+        return {
+            **{name: getattr(cls, name) for name in same},
+            **{name: cls.plain(name) for name in instants},
+            "min_due_at": cls.plain("MIN(due_at)"),
+            "min_next_fire_at": cls.plain("MIN(next_fire_at)"),
+            "plain_now": cls.plain(cls.now),
+            "claim_lapses": lapses,
+            "lapses_at": cls.plain(lapses),
+            "extended": cls.plus(cls.now, "%(extend)s"),
+            "later": cls.plus(cls.now, "%(delay)s"),
+            "life_later": cls.plus(cls.now, "%(life)s"),
+            "lock_lapses": cls.plus(cls.now, "%(ttl)s"),
+            "payload": cls.json_text("payload"),
+            "picked": "{picked}",
+        }
+
+    @classmethod
+    @cache
+    def spell(cls, template: str) -> str:
+        """A statement in this database's words; doubled braces are left for the next format."""
+        return template.format(**cls.words())
+
+    def execute(self, text: str, params: Params) -> int:
+        """Run one statement; how many rows it matched."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(text, self.stamped(params))
+            return cursor.rowcount
+
+    def query(self, text: str, params: Params) -> list[tuple]:
+        """Run one statement; its rows."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(text, self.stamped(params))
+            return list(cursor.fetchall())
+
+    def stamped(self, params: Params) -> Params:
+        """``params`` with the clock, where the clock is a parameter."""
+        return params
+
+    def in_callers_transaction(self) -> bool:
+        """Whether a statement now would join a transaction that is not ours to end or retry."""
+        return self.connection.in_atomic_block or not self.connection.get_autocommit()
+
+    def settle(self, verb: Callable[[], Result]) -> Result:
+        """Run ``verb``, again after a conflict, unless the caller's transaction is at stake."""
+        if self.in_callers_transaction():
+            return verb()
+        for tries in range(1, CONFLICT_TRIES):
+            try:
+                return verb()
+            except DatabaseError as exc:
+                if not self.is_conflict(exc.__cause__ or exc):
+                    raise
+            time.sleep(random.uniform(0, 0.01) * 2**tries)
+        return verb()
+
+    def change(self, template: str, params: Params) -> bool:
+        """Run one statement that changes one row; whether it matched."""
+        text = self.spell(template)
+        return self.settle(lambda: self.execute(text, params)) > 0
+
+    # -- jobs: inserting ------------------------------------------------------------------------
+
+    def insert(self, job: NewJob) -> int:
+        """Insert one job; its id."""
+        shape, params = self._stamps(job)
+        text = _insert_text(type(self), shape, (), 1)
+        return self.settle(lambda: self.insert_rows(text, params, 1))[0]
+
+    def insert_many(self, job: NewJob, payloads: Sequence[str]) -> list[int]:
+        """Insert a copy of ``job`` with each payload, all or none; their ids, in order."""
+        chunks = [[{"payload": text} for text in chunk] for chunk in _chunks(payloads)]
+
+        def insert_all() -> list[int]:
+            with transaction.atomic(self.alias):
+                return [id for chunk in chunks for id in self._insert_copies(job, chunk)]
+
+        if len(chunks) > 1:
+            return self.settle(insert_all)
+        return self.settle(lambda: self._insert_copies(job, chunks[0])) if chunks else []
+
+    def insert_boundaries(self, job: NewJob, boundaries: Sequence[datetime]) -> list[int]:
+        """Insert a copy of ``job`` for each boundary of its schedule; their ids, in order."""
+        copies = [self._run_at(job, at) | {"scheduled_for": self.write(at)} for at in boundaries]
+        return self._insert_copies(replace(job, start=Start(run_at=boundaries[0])), copies)
+
+    def _insert_copies(self, job: NewJob, copies: list[Params]) -> list[int]:
+        shape, params = self._stamps(job)
+        varying = tuple(copies[0])
+        text = _insert_text(type(self), shape, varying, len(copies))
+        shared = {name: value for name, value in params.items() if name not in varying}
+        numbered = {f"{name}_{n}": copy[name] for n, copy in enumerate(copies) for name in varying}
+        return self.insert_rows(text, shared | numbered, len(copies))
+
+    def _stamps(self, job: NewJob) -> tuple[Shape, Params]:
+        options, start = job.options, job.start
+        params = {
+            "queue": job.queue,
+            "priority": options.priority,
+            "payload": job.payload,
+            "max_attempts": options.max_attempts,
+            "visibility_timeout": options.visibility_timeout,
+            "backoff": options.backoff,
+            "schedule": job.schedule,
+            "scheduled_for": None,
+        }
+        if start.run_at is not None:
+            return Shape(at=True), params | self._run_at(job, start.run_at)
+        if options.expires_in is not None:
+            params["life"] = start.delay + options.expires_in
+        if start.delay:
+            params["delay"] = start.delay
+        return Shape(later=start.delay > 0, expires=options.expires_in is not None), params
+
+    def _run_at(self, job: NewJob, at: datetime) -> Params:
+        life = job.options.expires_in
+        expires_at = None if life is None else self.write(at + timedelta(seconds=life))
+        return {"run_at": self.write(at), "expires_at": expires_at}
+
+    # -- jobs: claiming -------------------------------------------------------------------------
+
+    def claim(self, queue: str, worker_id: str, token: int, limit: int) -> list[tuple]:
+        """Claim up to ``limit`` ready jobs; for each what ``CLAIMED`` names, in claim order."""
+        params = {"queue": queue, "worker_id": worker_id, "token": token, "limit": limit}
+        rows = self.settle(lambda: self._move(READY, CLAIM_PICK, CLAIM, TO_CLAIM, CLAIMED, params))
+        # An UPDATE returns its rows in no promised order.
+        return sorted(rows, key=lambda row: (-row[10], row[11], row[0]))
+
+    def sweep(self, queue: str) -> Swept:
+        """What time has changed: up to ``SWEEP_ROWS`` rows become ready, or die."""
+        params = {"queue": queue, "limit": SWEEP_ROWS}
+        before = f"id, {SWEPT_STATE}"
+        rows = self.settle(lambda: self._move(DUE, SWEEP_PICK, SWEEP, before, "id, state", params))
+        states = [state for _, state in rows]
+        return Swept(states.count("ready"), states.count("dead"), len(rows) == SWEEP_ROWS)
+
+    def _move(
+        self, rows: str, pick: str, change: str, before: str, after: str, params: Params
+    ) -> list[tuple]:
+        if not self.worth_locking(self.spell(rows), params):
+            return []
+        return self.move(*map(self.spell, (pick, change, before, after)), params)
+
+    def repair(self, queue: str) -> int:
+        """Make due the live rows that lost their due_at; how many."""
+        return sum(self._repair(queue, state) for state in ("running", "scheduled"))
+
+    def _repair(self, queue: str, state: str) -> int:
+        rows = self.spell(UNDATED).format(state=state)
+        params = {"queue": queue}
+        if not self.query(f"SELECT 1 FROM {rows} LIMIT 1", params):
+            return 0
+        text = f"UPDATE {rows.replace('WHERE', f'SET due_at = {self.now} WHERE', 1)}"
+        return self.settle(lambda: self.execute(text, params))
+
+    def seconds_until_due(self, queue: str) -> float | None:
+        """How long until time alone changes a row of the queue; None if it never will."""
+        ((due, now),) = self.query(self.spell(NEXT_DUE), {"queue": queue})
+        if due is None:
+            return None
+        return max(0.0, (self.read(due) - self.read(now)).total_seconds())
+
+    # -- jobs: writing back, fenced -------------------------------------------------------------
+
+    def ack(self, queue: str, token: int, ids: Sequence[int]) -> int:
+        """Delete claimed jobs that are done; how many were still ours."""
+        return self._finish(ACK, queue, token, ids)
+
+    def keep(self, queue: str, token: int, ids: Sequence[int]) -> int:
+        """Mark claimed jobs as done; how many were still ours."""
+        return self._finish(KEEP, queue, token, ids)
+
+    def _finish(self, template: str, queue: str, token: int, ids: Sequence[int]) -> int:
+        params = {"queue": queue, "token": token}
+        matched = 0
+        for start in range(0, len(ids), IDS_PER_STATEMENT):
+            some = ", ".join(map(str, ids[start : start + IDS_PER_STATEMENT]))
+            text = self.spell(template).format(ids=some)
+            matched += self.settle(lambda text=text: self.execute(text, params))
+        return matched
+
+    def fail(self, id: int, token: int, error: str | None, traceback: str | None) -> bool:
+        """Let the job die."""
+        params = {"id": id, "token": token, "error": error, "traceback": traceback}
+        return self.change(FAIL, params)
+
+    def retry(
+        self, id: int, token: int, delay: float, error: str | None, traceback: str | None
+    ) -> bool:
+        """Give the job back, to be ready ``delay`` seconds from now."""
+        params = {"id": id, "token": token, "error": error, "traceback": traceback}
+        if delay == 0:
+            return self.change(RETRY_NOW, params)
+        return self.change(RETRY_LATER, {**params, "delay": delay})
+
+    def release(self, id: int, token: int) -> bool:
+        """Give the job back with its attempt."""
+        return self.change(RELEASE, {"id": id, "token": token})
+
+    def heartbeat(self, id: int, token: int, extend: float) -> Any:
+        """Let the claim lapse ``extend`` seconds from now; when that is, for ``read``, or None."""
+        if not self.change(HEARTBEAT, {"id": id, "token": token, "extend": extend}):
+            return None
+        rows = self.query(self.spell(LAPSES), {"id": id, "token": token})
+        return rows[0][0] if rows else None
+
+    def cancel(self, queue: str, id: int) -> bool:
+        """Let a job that nobody has claimed die."""
+        return self.change(CANCEL, {"queue": queue, "id": id})
+
+    # -- locks ----------------------------------------------------------------------------------
+
+    def take_lock(self, name: str, owner: str, ttl: float) -> int | None:
+        """Take a lock that is free or has lapsed, waiting for nobody; its token, or None."""
+        params = {"name": name, "owner": owner, "ttl": ttl}
+        return self.settle(lambda: self._take_lock(params))
+
+    def _take_lock(self, params: Params) -> int | None:
+        if not self.query("SELECT 1 FROM django_alkstore_lock WHERE name = %(name)s", params):
+            return 1 if self.execute(self.spell(LOCK_ADD), params) > 0 else None
+        before, after = "id, token + 1", "id, token"
+        rows = self._move(LOCK_FREE, LOCK_PICK, LOCK_TAKE, before, after, params)
+        return rows[0][1] if rows else None
+
+    def renew_lock(self, name: str, owner: str, token: int, ttl: float) -> bool:
+        """Let the lock lapse ``ttl`` seconds from now, if nobody else has taken it."""
+        return self.change(LOCK_RENEW, {"name": name, "owner": owner, "token": token, "ttl": ttl})
+
+    def release_lock(self, name: str, owner: str, token: int) -> bool:
+        """Free the lock, if nobody else has taken it."""
+        return self.change(LOCK_RELEASE, {"name": name, "owner": owner, "token": token})
+
+    # -- schedules: for the tick, inside its transaction ----------------------------------------
+
+    def schedules_due(
+        self, until: datetime, limit: int, without: Sequence[int]
+    ) -> list[ScheduleRow]:
+        """Lock and return due schedules, oldest first, but for those that somebody is editing."""
+        return self._schedules("next_fire_at <= %(until)s", self.write(until), limit, without)
+
+    def schedules_undated(self, limit: int, without: Sequence[int]) -> list[ScheduleRow]:
+        """Likewise those without a next boundary, as an import leaves them."""
+        return self._schedules("next_fire_at IS NULL", None, limit, without)
+
+    def _schedules(
+        self, which: str, until: Any, limit: int, without: Sequence[int]
+    ) -> list[ScheduleRow]:
+        text = self.spell(SCHEDULE_DUE).format(which=which, without=_without(without))
+        rows = self.query(text + self.skip_locked, {"until": until, "limit": limit})
+        return [ScheduleRow(*row) for row in rows]
+
+    def advance(self, row: ScheduleRow, next: datetime, last: datetime | None) -> bool:
+        """Move a schedule to its next boundary, unless somebody else has since."""
+        seen = "next_fire_at IS NULL" if row.seen is None else "next_fire_at = %(seen)s"
+        text = self.spell(SCHEDULE_ADVANCE).format(seen=seen)
+        params = {"id": row.id, "next": self.write(next), "last": self.write(last)}
+        return self.execute(text, {**params, "seen": self.rewrite(row.seen)}) > 0
+
+    def next_boundary(self, without: Sequence[int]) -> datetime | None:
+        """The soonest boundary of the enabled schedules."""
+        text = self.spell(SCHEDULE_NEXT).format(without=_without(without))
+        return self.read(self.query(text, {})[0][0])
+
+    def fired(self, schedule: str, boundaries: Sequence[datetime]) -> set[datetime]:
+        """Which of the boundaries the ledger has."""
+        names = [f"at_{n}" for n in range(len(boundaries))]
+        text = self.spell(FIRED).format(boundaries=", ".join(f"%({name})s" for name in names))
+        params = dict(zip(names, map(self.write, boundaries), strict=True))
+        return {self.read(at) for (at,) in self.query(text, {**params, "schedule": schedule})}
+
+
+class Returning(Engine):
+    """Databases whose statements return rows: a move is one statement."""
+
+    def move(self, pick: str, change: str, before: str, after: str, params: Params) -> list[tuple]:
+        # MATERIALIZED: inlined, PostgreSQL may run the SELECT again and exceed its LIMIT.
+        picked = pick.format(picked="id") + self.skip_locked
+        return self.query(
+            f"WITH picked AS MATERIALIZED ({picked})"
+            f" {change} WHERE id IN (SELECT id FROM picked) RETURNING {after}",
+            params,
+        )
+
+    def insert_rows(self, text: str, params: Params, count: int) -> list[int]:
+        return sorted(id for (id,) in self.query(f"{text} RETURNING id", params))
+
+
+class TwoStep(Engine):
+    """Databases without that: rows are locked and read, then changed, in a short transaction."""
+
+    def move(self, pick: str, change: str, before: str, after: str, params: Params) -> list[tuple]:
+        with transaction.atomic(self.alias):
+            rows = self.query(pick.format(picked=before) + self.skip_locked, params)
+            if rows:
+                ids = ", ".join(str(row[0]) for row in rows)
+                self.execute(f"{change} WHERE id IN ({ids})", params)
+        return rows
+
+
+class PostgreSQL(Returning):
+    now = "STATEMENT_TIMESTAMP()"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+
+    @staticmethod
+    def plus(instant: str, seconds: str) -> str:
+        return f"({instant} + {seconds} * INTERVAL '1 second')"
+
+    @staticmethod
+    def plain(instant: str) -> str:
+        return f"({instant} AT TIME ZONE 'UTC')"
+
+    @staticmethod
+    def json_text(column: str) -> str:
+        return f"{column}::text"
+
+    @staticmethod
+    def is_conflict(error: BaseException) -> bool:
+        code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        return code in ("40001", "40P01")
+
+    def clock(self) -> datetime:
+        return self.read(self.query(f"SELECT {self.plain(self.now)}", {})[0][0])
+
+    def write(self, instant: datetime | None) -> Any:
+        return instant
+
+    def limit_transaction(self, seconds: float) -> None:
+        text = """SELECT set_config('idle_in_transaction_session_timeout', %(ms)s, TRUE),
+            set_config('lock_timeout', %(ms)s, TRUE)"""
+        self.query(text, {"ms": str(int(seconds * 1000))})
+
+
+class SQLite(Returning):
+    now = "%(now)s"
+
+    @staticmethod
+    def plus(instant: str, seconds: str) -> str:
+        return f"strftime('%%Y-%%m-%%d %%H:%%M:%%f', {instant}, {seconds} || ' seconds')"
+
+    @staticmethod
+    def plain(instant: str) -> str:
+        return f"({instant} || '')"  # an expression has no declared type for Django to convert
+
+    @staticmethod
+    def is_conflict(error: BaseException) -> bool:
+        code = getattr(error, "sqlite_errorcode", None)  # Python 3.11 and newer
+        if code is None:
+            return "is locked" in str(error)
+        return code & 0xFF in (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
+
+    def clock(self) -> datetime:
+        return utc_now()
+
+    def read(self, value: Any) -> datetime | None:
+        return value and datetime.fromisoformat(value).replace(tzinfo=timezone.utc)
+
+    def rewrite(self, value: Any) -> Any:
+        return value  # instants are compared as text, and another hand may have written this one
+
+    def stamped(self, params: Params) -> Params:
+        return {**params, "now": self.write(utc_now())}
+
+    def worth_locking(self, rows: str, params: Params) -> bool:
+        # In the caller's transaction a read first would only invite SQLITE_BUSY_SNAPSHOT.
+        return self.in_callers_transaction() or bool(
+            self.query(f"SELECT 1 FROM {rows} LIMIT 1", params)
+        )
+
+    def insert_rows(self, text: str, params: Params, count: int) -> list[int]:
+        if count > 1:
+            return super().insert_rows(text, params, count)
+        with self.connection.cursor() as cursor:
+            cursor.execute(text, self.stamped(params))
+            return [cursor.lastrowid]
+
+
+class MySQL(TwoStep):
+    now = "UTC_TIMESTAMP(6)"
+    enabled = "enabled = 1"
+    insert_new = "INSERT IGNORE"
+    or_nothing = ""
+    live_on_mysql = f"{LIVE} AND "  # its index has the state before due_at
+
+    @property
+    def skip_locked(self) -> str:
+        if self.connection.features.has_select_for_update_skip_locked:
+            return " FOR UPDATE SKIP LOCKED"
+        return " FOR UPDATE"
+
+    @staticmethod
+    def plus(instant: str, seconds: str) -> str:
+        micros = f"CAST(ROUND({seconds} * 1000000) AS SIGNED)"
+        return f"DATE_ADD({instant}, INTERVAL {micros} MICROSECOND)"
+
+    @staticmethod
+    def plain(instant: str) -> str:
+        return instant
+
+    @staticmethod
+    def is_conflict(error: BaseException) -> bool:
+        # Lock wait timeout, deadlock, and MariaDB's "record has changed since last read".
+        return bool(error.args) and error.args[0] in (1205, 1213, 1020)
+
+    def clock(self) -> datetime:
+        return self.read(self.query(f"SELECT {self.now}", {})[0][0])
+
+    def limit_transaction(self, seconds: float) -> None:
+        limits = f"innodb_lock_wait_timeout = {max(1, int(seconds))}"
+        if self.connection.mysql_is_mariadb:
+            limits += f", idle_transaction_timeout = {max(1, int(seconds))}"
+        self.execute(f"SET SESSION {limits}", {})
+
+    def insert_rows(self, text: str, params: Params, count: int) -> list[int]:
+        if self.connection.features.can_return_rows_from_bulk_insert:
+            return sorted(id for (id,) in self.query(f"{text} RETURNING id", params))
+        with self.connection.cursor() as cursor:
+            cursor.execute(text, params)
+            first = cursor.lastrowid
+            # InnoDB numbers the rows of one INSERT ... VALUES without gaps, by this step.
+            cursor.execute("SELECT @@auto_increment_increment")
+            step = cursor.fetchone()[0]
+        return list(range(first, first + count * step, step))
+
+
+_ENGINES = {"postgresql": PostgreSQL, "sqlite": SQLite, "mysql": MySQL}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Which of the INSERT's variants: at once, later by a delay, or at an instant."""
+
+    later: bool = False
+    at: bool = False
+    expires: bool = False
+
+
+@lru_cache(maxsize=256)
+def _insert_text(dialect: type[Engine], shape: Shape, varying: tuple[str, ...], rows: int) -> str:
+    """The INSERT of ``rows`` rows that differ in the parameters ``varying``."""
+    form = INSERT_AT if shape.at else INSERT_LATER if shape.later else INSERT_NOW
+    expires_at = "%(expires_at)s" if shape.at else "{life_later}" if shape.expires else "NULL"
+    row = INSERT_ROW
+    for word, sql in {**form, "expires_at": expires_at}.items():
+        row = row.replace(f"{{{word}}}", sql)
+    row = dialect.spell(row.replace("{expires_at}", expires_at))
+    return INSERT_COLUMNS + ", ".join(_numbered(row, varying, n) for n in range(rows))
+
+
+def _numbered(row: str, varying: Sequence[str], n: int) -> str:
+    for name in varying:
+        row = row.replace(f"%({name})s", f"%({name}_{n})s")
+    return row
+
+
+def _chunks(payloads: Sequence[str]) -> Iterator[list[str]]:
+    """Payloads by the statement: at most so many rows and, but for a single one, so much text."""
+    chunk: list[str] = []
+    size = 0
+    for payload in payloads:
+        if chunk and (len(chunk) == ROWS_PER_INSERT or size + len(payload) > TEXT_PER_INSERT):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(payload)
+        size += len(payload)
+    if chunk:
+        yield chunk
+
+
+def _without(ids: Sequence[int]) -> str:
+    return f"AND id NOT IN ({', '.join(map(str, ids))})" if ids else ""
+
+
+def set_bytewise_names(apps: Any, schema_editor: Any) -> None:
+    """For migrations: let our tables on MySQL hold any text, and compare names byte for byte."""
+    if schema_editor.connection.vendor != "mysql":
+        return
+    for table in ("job", "schedule", "fire", "lock"):
+        schema_editor.execute(
+            f"ALTER TABLE django_alkstore_{table}"
+            " CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+        )
