@@ -159,7 +159,7 @@ class Schedule(Row):
     name = models.CharField(max_length=NAME_MAX, unique=True)
     spec = models.CharField(max_length=SPEC_MAX)
     queue = models.CharField(max_length=NAME_MAX)
-    payload = models.JSONField(encoder=DjangoJSONEncoder, default=None, blank=True)
+    payload = models.JSONField(encoder=DjangoJSONEncoder, null=True, blank=True)
     priority = models.IntegerField(null=True, blank=True)
     max_attempts = models.IntegerField(null=True, blank=True)
     visibility_timeout = models.FloatField(null=True, blank=True)

@@ -231,7 +231,7 @@ class Scheduler:
 
     def _job(self, row: sql.ScheduleRow) -> sql.NewJob:
         queue = valid_name("queue", row.queue)
-        payload = payloads.encode(payloads.decode(row.payload))
+        payload = payloads.encode(payloads.decode(row.payload or "null"))
         given = {name: getattr(row, name) for name in OPTIONS if getattr(row, name) is not None}
         options = conf.current().of(queue).options.over(given)
         return sql.NewJob(queue, payload, options, schedule=row.name)

@@ -168,8 +168,8 @@ class Migration(migrations.Migration):
                     "payload",
                     models.JSONField(
                         blank=True,
-                        default=None,
                         encoder=django.core.serializers.json.DjangoJSONEncoder,
+                        null=True,
                     ),
                 ),
                 ("priority", models.IntegerField(blank=True, null=True)),

@@ -1,0 +1,42 @@
+import itertools
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from .processes import Process, manage
+
+
+@pytest.fixture
+def start(tmp_path, transactional_db):
+    """Start a management command, or with ``argv=`` any program, on the test database."""
+    started = []
+    numbers = itertools.count()
+
+    def start_one(*args, argv=None, **env):
+        output = tmp_path / f"process-{next(numbers)}.txt"
+        process = Process(argv or manage(*args), output, **env)
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture
+def statements(db):
+    """The statements that the test has sent so far: ``len(statements)``, ``statements[0]``."""
+    with CaptureQueriesContext(connection) as captured:
+        yield captured
+
+
+@pytest.fixture
+def only_on(request):
+    """Skip a test that concerns one database: ``only_on("postgresql")``."""
+
+    def check(*vendors):
+        if connection.vendor not in vendors:
+            pytest.skip(f"concerns {', '.join(vendors)}")
+
+    return check
