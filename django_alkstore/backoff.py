@@ -22,7 +22,8 @@ def seconds(what: str, value: object, *, above_zero: bool = False) -> float:
     Raises InvalidOption for a wrong type (bool too), NaN, an infinity, a negative value, a value
     over a hundred years and, with ``above_zero``, for 0.
     """
-    wanted = f"seconds or a timedelta, {'above' if above_zero else 'from'} 0 to {MAX_SECONDS}"
+    lowest = "above 0" if above_zero else "at least 0"
+    wanted = f"seconds or a timedelta, {lowest} and at most {MAX_SECONDS}"
     if isinstance(value, timedelta):
         number = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -37,8 +38,11 @@ def seconds(what: str, value: object, *, above_zero: bool = False) -> float:
 def retry_delay(backoff: float, attempts: int, maximum: float) -> float:
     """Seconds until the next attempt, after ``attempts`` of them: finite, from 0 to ``maximum``.
 
-    Never decreases as ``attempts`` grows, and never overflows, however large that is.
+    Never decreases as ``attempts`` grows, and never overflows, however large that is: a row that
+    was edited by hand may say anything.
     """
-    doublings = min(max(attempts - 1, 0), 1000)  # 2.0 ** 1024 is beyond a float
-    delay = math.ldexp(min(backoff, maximum), doublings) if backoff < 1e6 else maximum
+    try:
+        delay = math.ldexp(max(0.0, backoff), max(attempts - 1, 0))
+    except OverflowError:
+        return maximum
     return min(delay, maximum)

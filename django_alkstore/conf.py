@@ -6,9 +6,9 @@ An unknown key is an error that names the nearest known one. ``current()`` follo
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import SequenceMatcher
 from functools import lru_cache
 
 from django.conf import settings
@@ -17,7 +17,7 @@ from django.core.signals import setting_changed
 
 from .backoff import seconds
 from .exceptions import InvalidName, InvalidOption, expected
-from .names import OUTBOX_PREFIX, valid_name
+from .names import outbox_of, valid_name
 from .options import JobOptions
 
 QUEUE_DEFAULTS = JobOptions(max_attempts=3, visibility_timeout=300.0, backoff=5.0)
@@ -46,8 +46,8 @@ class Settings:
 
     def of(self, queue_name: str) -> QueueSettings:
         """What the queue (or, by its backing name, the outbox) is set to."""
-        if queue_name.startswith(OUTBOX_PREFIX):
-            name = queue_name[len(OUTBOX_PREFIX) :]
+        name = outbox_of(queue_name)
+        if name is not None:
             return self.OUTBOXES.get(name) or QueueSettings(OUTBOX_DEFAULTS)
         return self.QUEUES.get(queue_name) or QueueSettings(QUEUE_DEFAULTS)
 
@@ -81,8 +81,13 @@ def _refuse_unknown(what: str, given: Iterable[object], known: Iterable[str]) ->
     names = sorted(known)
     for key in given:
         if key not in names:
-            near = difflib.get_close_matches(str(key), names, 1, 0)
-            raise ImproperlyConfigured(f"{what} has no key {key!r}; the nearest is {near[0]!r}")
+            nearest = max(names, key=lambda name: _likeness(name, str(key)))
+            wanted = f"a known one, of which {nearest!r} is the nearest"
+            raise ImproperlyConfigured(expected(f"each key of {what}", wanted, key))
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, one.lower(), other.lower()).ratio()
 
 
 def _queues(key: str, value: object, kind: str, defaults: JobOptions) -> dict[str, QueueSettings]:
@@ -99,10 +104,13 @@ def _queue(what: str, entry: object, defaults: JobOptions) -> QueueSettings:
     _refuse_unknown(what, entry, [*known, "retention"])
     options = {name: value for name, value in entry.items() if name != "retention"}
     retention = entry.get("retention")
-    return QueueSettings(
-        defaults.over(options),
-        None if retention is None else seconds(f"{what}['retention']", retention),
-    )
+    try:
+        return QueueSettings(
+            defaults.over(options),
+            None if retention is None else seconds("retention", retention),
+        )
+    except InvalidOption as exc:
+        raise InvalidOption(f"{what}: {exc}") from exc
 
 
 def _alias(key: str, value: object) -> str | None:

@@ -59,16 +59,18 @@ class RetryLater(Exception):
     """
 
     def __init__(self, delay: object, message: str = "") -> None:
-        super().__init__(message or f"retry after {delay!r}")
+        super().__init__(message or f"retry after {_shown(delay)}")
         self.delay = delay
 
 
 def expected(what: str, wanted: str, got: object) -> str:
     """The one form of every message about a wrong value."""
+    return f"expected {what} to be {wanted}, got {_shown(got)}"
+
+
+def _shown(value: object) -> str:
     try:
-        shown = repr(got)
-    except Exception:
-        shown = f"<{type(got).__name__} whose repr() raises>"
-    if len(shown) > 100:
-        shown = f"{shown[:80]}... ({len(shown)} characters)"
-    return f"expected {what} to be {wanted}, got {shown}"
+        shown = repr(value)
+    except BaseException:  # user code, also met while a worker records a failure: see ``failures``
+        return f"<{type(value).__name__} whose repr() raises>"
+    return shown if len(shown) <= 100 else f"{shown[:80]}... ({len(shown)} characters)"

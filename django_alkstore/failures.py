@@ -16,8 +16,10 @@ def message_of(error: object) -> str | None:
     """``str(error)`` made storable; the class name where that is empty or raises; None for None."""
     if error is None:
         return None
+    if isinstance(error, str):
+        return storable(error, MESSAGE_MAX)
     try:
-        text = str(error)
+        text = str.__str__(str(error))  # plain, whatever subclass of str was returned
     except BaseException:  # __str__ is user code: sys.exit() in it must not stop a worker
         text = ""
     return storable(text or type(error).__name__, MESSAGE_MAX)
@@ -35,11 +37,11 @@ def traceback_of(error: object) -> str | None:
 
 
 def storable(text: str, limit: int) -> str:
-    """``text`` with NUL and lone surrogates escaped, the middle cut out beyond ``limit``."""
+    """``text`` with NUL and lone surrogates escaped; beyond ``limit`` its two ends, that long."""
     # str.encode, unbound: a str subclass may override its own.
     text = str.encode(text, "utf-8", "backslashreplace").decode().replace("\0", "\\x00")
     if len(text) <= limit:
         return text
-    mark = f"\n... {len(text) - limit} characters cut ...\n"
-    half = (limit - len(mark)) // 2
-    return text[:half] + mark + text[-half:]
+    mark = f"\n... cut from {len(text)} characters ...\n"
+    tail = (limit - len(mark)) // 2
+    return text[: limit - len(mark) - tail] + mark + text[-tail:]

@@ -29,11 +29,12 @@ def valid_name(kind: str, name: object) -> str:
     ``kind`` ("queue", "lock", ...) is the word that the message uses.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidName(expected(f"a {kind} name", _RULE, name))
-    if name.startswith(RESERVED_PREFIX):
-        wanted = f"a name that does not begin with {RESERVED_PREFIX!r}, which is reserved"
-        raise ReservedName(expected(f"a {kind} name", wanted, name))
-    return str.__str__(name)
+        raise InvalidName(expected(f"the {kind} name", _RULE, name))
+    plain = str.__str__(name)
+    if plain.startswith(RESERVED_PREFIX):
+        wanted = f"without the reserved prefix {RESERVED_PREFIX!r}"
+        raise ReservedName(expected(f"the {kind} name", wanted, name))
+    return plain
 
 
 def backing_queue(outbox_name: str) -> str:
@@ -41,8 +42,12 @@ def backing_queue(outbox_name: str) -> str:
     return OUTBOX_PREFIX + outbox_name
 
 
+def outbox_of(queue_name: str) -> str | None:
+    """The outbox whose backing queue has that name, if it is one."""
+    return queue_name.removeprefix(OUTBOX_PREFIX) if queue_name.startswith(OUTBOX_PREFIX) else None
+
+
 def shown_name(queue_name: str) -> str:
     """How people read a queue name: an outbox by its own name."""
-    if queue_name.startswith(OUTBOX_PREFIX):
-        return f"outbox {queue_name[len(OUTBOX_PREFIX) :]}"
-    return queue_name
+    name = outbox_of(queue_name)
+    return queue_name if name is None else f"outbox {name}"

@@ -54,7 +54,7 @@ def checked(given: Mapping[str, object]) -> dict[str, object]:
     """
     for name in given:
         if name not in _CHECKS:
-            raise TypeError(f"unexpected option {name!r}; expected {', '.join(sorted(_CHECKS))}")
+            raise TypeError(expected("an option", f"one of {', '.join(sorted(_CHECKS))}", name))
     return {name: _CHECKS[name](name, value) for name, value in given.items()}
 
 
@@ -65,7 +65,7 @@ def split_start(given: dict[str, object]) -> tuple[Start, dict[str, object]]:
     rest = dict(given)
     delay, run_at = rest.pop("delay", None), rest.pop("run_at", None)
     if delay is not None and run_at is not None:
-        raise InvalidOption("expected delay or run_at to be given, got both")
+        raise InvalidOption("expected one of delay and run_at to be given, got both")
     if run_at is not None:
         return Start(run_at=_instant("run_at", run_at)), rest
     return Start(0.0 if delay is None else seconds("delay", delay)), rest

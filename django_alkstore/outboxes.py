@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import sql
 from .exceptions import InvalidOption, expected
-from .names import backing_queue, valid_name
+from .names import backing_queue, outbox_of, valid_name
 from .queues import ClaimedJob, Queue, process
+from .registry import deliveries
 
 
 def outbox(name: str, using: str | None = None) -> Outbox:
@@ -25,6 +27,18 @@ def outbox_enqueue_tx(
 ) -> int:
     """``outbox(outbox_name).enqueue_tx(payload, ...)``."""
     return outbox(outbox_name, using).enqueue_tx(payload, **options)
+
+
+def unserved_outboxes(using: str | None = None) -> list[str]:
+    """The outboxes that have live messages and no registered delivery in this process."""
+    engine = sql.engine(using)
+    return [
+        name
+        for name in map(outbox_of, engine.queue_names())
+        if name is not None
+        and deliveries.get(name) is None
+        and engine.peek([backing_queue(name)]).has_live_rows
+    ]
 
 
 class Outbox:

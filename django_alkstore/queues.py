@@ -15,15 +15,15 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
-from django.utils import timezone, translation
+from django.utils import timezone
 
-from . import conf, payloads, sql
+from . import conf, payloads, sql, wakeups
 from .backoff import Duration, retry_delay, seconds
 from .exceptions import (
     InvalidOption,
@@ -35,6 +35,7 @@ from .exceptions import (
 from .failures import message_of, traceback_of
 from .names import shown_name, valid_name
 from .options import split_start, valid_worker_id, whole_number
+from .surroundings import Surroundings
 
 if TYPE_CHECKING:
     from .models import Job
@@ -89,7 +90,7 @@ class Queue:
 
     def enqueue(self, payload: object, **options: Any) -> int:
         """Enqueue a job and return its id; joins an open transaction, else commits by itself."""
-        return self.engine.insert(self._new_job(payloads.encode(payload), options))
+        return self._insert(self.engine, self._new_job(payloads.encode(payload), options))
 
     def enqueue_tx(self, payload: object, **options: Any) -> int:
         """Enqueue in the open ``transaction.atomic()``; raises TransactionRequired without one."""
@@ -98,14 +99,25 @@ class Queue:
         if not sql.in_atomic(engine.alias):
             wanted = f"inside transaction.atomic() on the alias {engine.alias!r}"
             raise TransactionRequired(f"expected enqueue_tx to be called {wanted}, got no block")
-        return engine.insert(job)
+        return self._insert(engine, job)
 
     def enqueue_many(self, payloads_: Iterable[object], /, **options: Any) -> list[int]:
         """Enqueue a job for each payload, all or none, and return the ids in their order."""
         if isinstance(payloads_, (str, bytes, dict)) or not isinstance(payloads_, Iterable):
             raise InvalidOption(expected("payloads", "an iterable of payloads", payloads_))
-        texts = [payloads.encode(payload) for payload in payloads_]
-        return self.engine.insert_many(self._new_job("null", options), texts)
+        texts = [payloads.encode(item, f"payloads[{n}]") for n, item in enumerate(payloads_)]
+        job = self._new_job("null", options)
+        if not texts:
+            return []
+        engine = self.engine
+        ids = engine.insert_many(job, texts)
+        wakeups.announce(engine.alias, self.name)
+        return ids
+
+    def _insert(self, engine: sql.Engine, job: sql.NewJob) -> int:
+        id = engine.insert(job)
+        wakeups.announce(engine.alias, self.name)
+        return id
 
     def _new_job(self, payload: str, given: dict[str, Any]) -> sql.NewJob:
         options = conf.current().of(self.name).options
@@ -171,12 +183,15 @@ class Queue:
 
     def ack_batch(self, claimed_jobs: Iterable[ClaimedJob]) -> int:
         """Finish claimed jobs of this queue; how many were still ours."""
-        by_token: dict[int, list[int]] = defaultdict(list)
-        for job in claimed_jobs:
-            if not isinstance(job, ClaimedJob):
-                raise InvalidOption(expected("claimed_jobs", "ClaimedJobs", job))
-            by_token[job.claim_token].append(job.id)
-        return sum(self._finish(self.engine, token, ids) for token, ids in by_token.items())
+        engine = self.engine
+        ids_by_token = _ids_by_token(claimed_jobs)
+        return sum(self._finish(engine, token, ids) for token, ids in ids_by_token.items())
+
+    def release_batch(self, claimed_jobs: Iterable[ClaimedJob]) -> int:
+        """Give unstarted jobs of this queue back with their attempt; how many were still ours."""
+        engine = self.engine
+        ids_by_token = _ids_by_token(claimed_jobs)
+        return sum(engine.release(self.name, token, ids) for token, ids in ids_by_token.items())
 
     def _finish(self, engine: sql.Engine, token: int, ids: list[int]) -> int:
         if conf.current().of(self.name).retention:
@@ -202,6 +217,7 @@ class ClaimedJob:
         "backoff",
         "claim_token",
         "id",
+        "lost",
         "max_attempts",
         "queue",
         "schedule",
@@ -220,6 +236,7 @@ class ClaimedJob:
          self.backoff, self._lapses, self._created, self.schedule, self._scheduled,
          *_) = row  # fmt: skip
         self.settled = False  # whether a verb of this handle has ended the claim
+        self.lost = False  # whether a heartbeat found that somebody else has taken the job
         self._engine = engine
 
     def __repr__(self) -> str:
@@ -286,53 +303,90 @@ class ClaimedJob:
             extend = self.visibility_timeout
         wait = seconds("extend", extend, above_zero=True)
         lapses = self._engine.heartbeat(self.id, self.claim_token, wait)
-        if lapses is not None:
-            self._lapses = lapses
-        return lapses is not None
+        if lapses is None:
+            self.lost = True
+            return False
+        self._lapses = lapses
+        return True
 
     def release(self) -> bool:
         """Give the job back unstarted, with its attempt."""
-        return self._settle(self._engine.release(self.id, self.claim_token))
+        return self._settle(self._engine.release(self.queue, self.claim_token, [self.id]))
 
     def _settle(self, matched: int | bool) -> bool:
         self.settled = self.settled or matched > 0
         return matched > 0
 
 
-def process(job: ClaimedJob, call: Callable[[ClaimedJob], object]) -> None:
-    """Hand ``job`` to ``call`` and record what came of it.
+def _ids_by_token(claimed_jobs: Iterable[ClaimedJob]) -> dict[int, list[int]]:
+    ids: dict[int, list[int]] = defaultdict(list)
+    for job in claimed_jobs:
+        if not isinstance(job, ClaimedJob):
+            raise InvalidOption(expected("claimed_jobs", "ClaimedJobs", job))
+        ids[job.claim_token].append(job.id)
+    return ids
 
-    Returned: acked. PermanentError: dead. RetryLater: again after its delay. Anything else that
-    was raised, SystemExit too, is a failure: retried on the curve, dead when attempts are used up.
-    A real Ctrl-C is raised again, after it was recorded.
-    """
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job that was handed over: ``error`` is what was raised, or None."""
+
+    job: ClaimedJob
+    error: BaseException | None = None
+
+    def record(self) -> bool:
+        """Write it down; False if the claim had been taken back, so that the job runs again.
+
+        Returned: acked. PermanentError: dead. RetryLater: again after its delay. Anything else
+        that was raised is a failure: retried on the curve, dead when attempts are used up.
+        """
+        if self.error is None:
+            kept = self.job.ack()
+        elif isinstance(self.error, PermanentError):
+            kept = self.job.fail(self.error)
+        else:
+            kept = self.job.retry(self.error, delay=_asked_delay(self.error))
+        if self.error is not None:
+            self._log()
+        if not kept and not self.job.settled:
+            logger.warning("%r ended, but its claim had been taken back", self.job)
+        return kept
+
+    def _log(self) -> None:
+        job, error = self.job, self.error
+        dead = isinstance(error, PermanentError) or job.attempts >= job.max_attempts
+        fate = "is dead" if dead else f"failed on attempt {job.attempts} of {job.max_attempts}"
+        asked = isinstance(error, (PermanentError, RetryLater))
+        level = logging.ERROR if dead else logging.WARNING
+        logger.log(level, "%r %s: %s", job, fate, message_of(error),
+                   exc_info=None if asked else error)  # fmt: skip
+
+
+def hand_over(
+    job: ClaimedJob, call: Callable[[ClaimedJob], object], surroundings: Surroundings
+) -> Outcome:
+    """Run ``call(job)``; whatever it raises, SystemExit too, and leaves behind stays in here."""
+    error = None
     try:
-        with ExitStack() as isolated:
-            isolated.enter_context(sql.restored_connections())
-            isolated.enter_context(translation.override(settings.LANGUAGE_CODE))
-            isolated.enter_context(timezone.override(None))
-            _ = job.payload  # one that is no JSON is a failure of the job, not of the worker
-            call(job)
+        surroundings.refresh()
+        _ = job.payload  # one that is no JSON is a failure of the job, not of the worker
+        call(job)
     except BaseException as exc:
-        _record_failure(job, exc)
-        if isinstance(exc, KeyboardInterrupt) and _ctrl_c_raises():
-            raise
-    else:
-        if not job.ack() and not job.settled:
-            logger.warning("%r was done, but its claim had been taken back: it will run again", job)
+        error = exc
+    try:
+        surroundings.restore()
+    except Exception as exc:  # a connection that cannot even be closed; the next use replaces it
+        logger.warning("what %r left behind could not be restored", job, exc_info=exc)
+    return Outcome(job, error)
 
 
-def _record_failure(job: ClaimedJob, exc: BaseException) -> None:
-    if isinstance(exc, PermanentError):
-        kept = job.fail(exc)
-    else:
-        kept = job.retry(exc, delay=_asked_delay(exc))
-    last = isinstance(exc, PermanentError) or job.attempts >= job.max_attempts
-    fate = "is dead" if last else f"failed on attempt {job.attempts} of {job.max_attempts}"
-    logger.log(logging.ERROR if last else logging.WARNING, "%r %s: %s", job, fate, message_of(exc),
-               exc_info=None if isinstance(exc, (PermanentError, RetryLater)) else exc)  # fmt: skip
-    if not kept and not job.settled:
-        logger.warning("%r failed, but its claim had been taken back", job)
+def process(job: ClaimedJob, call: Callable[[ClaimedJob], object]) -> None:
+    """Hand ``job`` to ``call`` and record what came of it. A real Ctrl-C is raised again."""
+    with Surroundings() as surroundings:
+        outcome = hand_over(job, call, surroundings)
+    outcome.record()
+    if isinstance(outcome.error, KeyboardInterrupt) and _ctrl_c_raises():
+        raise outcome.error
 
 
 def _asked_delay(exc: BaseException) -> float | None:

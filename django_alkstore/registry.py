@@ -21,29 +21,36 @@ class Registry:
     """Callables by name; ``kind`` and ``what`` are the words of its messages."""
 
     def __init__(self, kind: str, what: str) -> None:
-        self._kind = kind
-        self._what = what
+        self.kind = kind
+        self.what = what
         self._calls: dict[str, Callable[..., object]] = {}
+        self._beating: set[str] = set()
 
-    def register(self, name: str) -> Callable[[Call], Call]:
+    def register(self, name: str, *, heartbeat: bool = False) -> Callable[[Call], Call]:
         """Decorate the callable that jobs of ``name`` are handed to, one job at a time.
 
-        Raises InvalidName, ReservedName, and AlreadyRegistered when another one has the name.
+        ``heartbeat``: the worker renews the claim for as long as the callable runs. Raises InvalidName, ReservedName, and AlreadyRegistered when another one has the name.
         """
-        name = valid_name(self._kind, name)
+        name = valid_name(self.kind, name)
 
         def add(call: Call) -> Call:
             if not callable(call):
-                raise InvalidOption(expected(f"a {self._what}", "callable", call))
-            if self._calls.setdefault(name, call) is not call:
-                message = f"expected {self._kind} {name!r} to have one {self._what}, got a second"
+                raise InvalidOption(expected(f"a {self.what}", "callable", call))
+            if self._calls.setdefault(name, call) != call:
+                message = f"expected {self.kind} {name!r} to have one {self.what}, got a second"
                 raise AlreadyRegistered(message)
+            if heartbeat:
+                self._beating.add(name)
             return call
 
         return add
 
     def get(self, name: str) -> Callable[..., object] | None:
         return self._calls.get(name)
+
+    def has_heartbeat(self, name: str) -> bool:
+        """Whether the worker renews the claims of ``name``'s jobs while they run."""
+        return name in self._beating
 
     def names(self) -> list[str]:
         return sorted(self._calls)

@@ -9,24 +9,25 @@ skipped, and the ledger says how many.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
-from django.db import Error, InterfaceError, OperationalError, transaction
+from django.db import Error, InterfaceError, OperationalError, reset_queries, transaction
 from django.db.models import Case, F, Value, When
 
-from . import conf, payloads, sql
-from .exceptions import LeadershipLost
+from . import conf, payloads, sql, wakeups
+from .exceptions import InvalidOption, LeadershipLost, expected
 from .locks import Lock
 from .names import SCHEDULER_LOCK, valid_name
 from .options import checked
 from .shutdown import Stoppable, StopToken
-from .specs import Due, parse_spec
+from .specs import Due, Every, parse_spec
 
 if TYPE_CHECKING:
     from .models import Schedule
@@ -37,9 +38,12 @@ CATCH_UP = 64
 SCHEDULES_PER_TICK = 50
 RENEWALS_PER_LEASE = 5
 NOTICE_SECONDS = 2.0  # a schedule that was added or changed by any route is seen within this
-SHORTEST_SLEEP = 0.1
+SHORTEST_SLEEP = 0.05
 LONGEST_PAUSE = 300.0
 OPTIONS = ("priority", "max_attempts", "visibility_timeout", "backoff", "expires_in")
+
+
+# -- registering --------------------------------------------------------------------------------
 
 
 def schedule(
@@ -55,33 +59,61 @@ def schedule(
     """
     name, queue = valid_name("schedule", name), valid_name("queue", queue)
     parsed = parse_spec(spec)
-    wanted = {"spec": spec, "queue": queue, "payload": payloads.decode(payloads.encode(payload))}
+    wanted = {"spec": str.__str__(spec), "queue": queue}
+    wanted["payload"] = payloads.decode(payloads.encode(payload))
     wanted |= dict.fromkeys(OPTIONS) | checked(options)
     engine = sql.engine(using)
-    model = apps.get_model("django_alkstore", "Schedule")
-    rows = model.objects.using(engine.alias).filter(name=name)
-    row = rows.first()
-    if row is not None and all(getattr(row, key) == value for key, value in wanted.items()):
+    try:
+        row = _schedules(engine.alias).filter(name=name).first()
+    except ValueError:  # its payload was made no JSON, and is to be replaced
+        row = None
+    if row is not None and _says(row, wanted):
         return row  # registering everything again at each deploy writes nothing
-    now = engine.clock()
-    first = parsed.first_after(now)
-    with transaction.atomic(engine.alias):
-        new = model(name=name, next_fire_at=first, created_at=now, updated_at=now, **wanted)
-        model.objects.using(engine.alias).bulk_create([new], ignore_conflicts=True)
-        field = model._meta.get_field("next_fire_at")
-        kept = Case(When(spec=spec, then=F("next_fire_at")), default=Value(first, field))
-        # next_fire_at comes first: MySQL evaluates assignments in order, and it asks for the
-        # old spec.
-        rows.update(next_fire_at=kept, updated_at=now, **wanted)
-    return rows.get()
+    return engine.settle(lambda: _put(engine, name, parsed, wanted))
 
 
 def unschedule(name: str, using: str | None = None) -> bool:
     """Delete the schedule; False if there is none. Its ledger stays, and so do its jobs."""
     name = valid_name("schedule", name)
-    model = apps.get_model("django_alkstore", "Schedule")
-    deleted, _ = model.objects.using(sql.write_alias(using)).filter(name=name).delete()
+    engine = sql.engine(using)
+    rows = _schedules(engine.alias).filter(name=name)
+    deleted, _ = engine.settle(rows.delete)
     return deleted > 0
+
+
+def _schedules(alias: str) -> Any:
+    return apps.get_model("django_alkstore", "Schedule").objects.using(alias)
+
+
+def _says(row: Schedule, wanted: Mapping[str, Any]) -> bool:
+    """Whether the row is as wanted. Compared as JSON: to Python, True equals 1 and 1.0."""
+    stored = {key: getattr(row, key) for key in wanted}
+    return json.dumps(stored, sort_keys=True) == json.dumps(dict(wanted), sort_keys=True)
+
+
+def _put(engine: sql.Engine, name: str, parsed: Every, wanted: Mapping[str, Any]) -> Schedule:
+    """Insert the row or change it, in one transaction; the row as stored."""
+    now = engine.clock()
+    first = parsed.first_after(now)
+    rows = _schedules(engine.alias)
+    new = rows.model(name=name, next_fire_at=first, created_at=now, updated_at=now, **wanted)
+    with transaction.atomic(engine.alias):
+        # A conflict must update something: InnoDB would lock an ignored one in shared mode, and two
+        # that go on from there to change the row are a deadlock.
+        has_target = engine.connection.features.supports_update_conflicts_with_target
+        rows.bulk_create([new], update_conflicts=True, update_fields=["updated_at"],
+                         unique_fields=["name"] if has_target else None)  # fmt: skip
+        instants = rows.model._meta.get_field("next_fire_at")
+        kept = When(spec=wanted["spec"], then=F("next_fire_at"))
+        next_fire_at = Case(kept, default=Value(first, instants))
+        # next_fire_at comes first: MySQL evaluates assignments in order, and it asks for the
+        # old spec.
+        row = rows.filter(name=name)
+        row.update(next_fire_at=next_fire_at, updated_at=now, **wanted)
+        return row.get()
+
+
+# -- running ------------------------------------------------------------------------------------
 
 
 def run_schedules(stop: Stoppable | None = None, using: str | None = None) -> None:
@@ -90,21 +122,25 @@ def run_schedules(stop: Stoppable | None = None, using: str | None = None) -> No
     Raises LeadershipLost, before anything fires, if another runner leads or has taken over.
     A database that goes away is waited for as long as nobody else takes the lease.
     """
-    Scheduler(using).run(stop or StopToken())
+    stop = StopToken() if stop is None else stop
+    if not isinstance(stop, Stoppable):
+        raise InvalidOption(expected("stop", "a StopToken or threading.Event", stop))
+    scheduler = Scheduler(using)
+    scheduler.lead()
+    scheduler.fire_until(stop)
 
 
 @dataclass
 class Pause:
-    """How long a schedule that cannot be fired is left out."""
+    """How long a schedule that cannot be fired is left out, unless its row changes."""
 
-    failures: int = 0
-    until: float = 0.0  # of the monotonic clock
+    row: sql.ScheduleRow
+    failures: int
+    until: float  # of the monotonic clock
 
-    def grow(self) -> float:
-        seconds = min(2.0**self.failures, LONGEST_PAUSE)
-        self.failures += 1
-        self.until = time.monotonic() + seconds
-        return seconds
+    @property
+    def holds(self) -> bool:
+        return self.until > time.monotonic()
 
 
 @dataclass
@@ -113,6 +149,7 @@ class Scheduler:
 
     using: str | None = None
     pauses: dict[int, Pause] = field(default_factory=dict)
+    ticked_at: datetime | None = None
 
     def __post_init__(self) -> None:
         self.engine = sql.engine(self.using)
@@ -122,42 +159,59 @@ class Scheduler:
 
     # -- leading --------------------------------------------------------------------------------
 
-    def run(self, stop: Stoppable) -> None:
-        """See ``run_schedules``."""
-        self.lead()
+    def lead(self) -> None:
+        """Take the lease; raises LeadershipLost if another runner has it."""
+        self.engine.own_connection()
+        if not self.lease.acquire():
+            raise LeadershipLost("expected no other scheduler to lead, got one that does")
+        logger.info("leading as %s", self.lease.owner)
+
+    def fire_until(self, stop: Stoppable) -> None:
+        """Renew and fire until stopped, then free the lease; raises LeadershipLost if it is gone.
+
+        Only after ``lead``.
+        """
         try:
             while not stop.is_set():
                 stop.wait(self._step())
         finally:
             self.resign()
 
-    def lead(self) -> None:
-        """Take the lease; raises LeadershipLost if another runner has it."""
-        if not self.lease.acquire():
-            raise LeadershipLost("expected no other scheduler to lead, got one that does")
-        logger.info("leading as %s", self.lease.owner)
+    def fire_due(self, stop: Stoppable) -> None:
+        """Fire what is due now, or until stopped, and free the lease. Only after ``lead``."""
+        try:
+            while not stop.is_set() and self.pass_once():
+                pass
+        finally:
+            self.resign()
 
     def resign(self) -> None:
         """Free the lease, if it can be; else it lapses."""
         try:
+            self.engine.own_connection()
             self.lease.release()
         except Error:
             logger.warning("the lease could not be freed and will lapse", exc_info=True)
 
     def _step(self) -> float:
         """One pass; how many seconds to sleep until the next."""
+        # Counted from before the pass, or a long one and a sleep would together outlast the lease.
+        renew_at = time.monotonic() + self.renew_seconds
         try:
-            self.pass_once()
-            return self._sleep_seconds()
-        except (OperationalError, InterfaceError):
+            if self.pass_once():
+                return 0.0
+            return max(SHORTEST_SLEEP, min(self._idle_seconds(), renew_at - time.monotonic()))
+        except Error:
             logger.warning("the database failed; trying again", exc_info=True)
             self.engine.connection.close()
             return self.renew_seconds / 2
+        finally:
+            reset_queries()
 
-    def pass_once(self) -> None:
-        """Renew and tick until nothing is due; raises LeadershipLost if the lease is gone."""
-        while self.engine.settle(self._renew_and_tick):
-            pass
+    def pass_once(self) -> bool:
+        """Renew and tick; whether more may be due. Raises LeadershipLost if the lease is gone."""
+        self.engine.own_connection()
+        return self.engine.settle(self._renew_and_tick)
 
     def _renew_and_tick(self) -> bool:
         with transaction.atomic(self.engine.alias):
@@ -166,13 +220,23 @@ class Scheduler:
                 raise LeadershipLost("expected this scheduler to lead, got another that took over")
             return self.tick()
 
-    def _sleep_seconds(self) -> float:
-        now = time.monotonic()
-        paused = [pause.until - now for pause in self.pauses.values()]
-        next_boundary = self.engine.next_boundary(self._paused())
-        if next_boundary is not None:
-            paused.append((next_boundary - self.engine.clock()).total_seconds())
-        return max(SHORTEST_SLEEP, min([self.renew_seconds, *paused]))
+    def _idle_seconds(self) -> float:
+        """Until the soonest boundary after the last tick, or the end of a pause.
+
+        Rows that the tick had to leave, as somebody is editing them, do not shorten the sleep.
+        """
+        ends = [pause.until - time.monotonic() for pause in self.pauses.values() if pause.holds]
+        boundary = self._next_boundary()
+        if boundary is not None:
+            ends.append((boundary - self.engine.clock()).total_seconds())
+        return min(ends, default=self.renew_seconds)
+
+    def _next_boundary(self) -> datetime | None:
+        try:
+            boundary = self.engine.next_boundary(self.ticked_at, self._paused())
+        except ValueError:  # SQLite stores any text; the tick reports it when it comes due
+            return None
+        return boundary if boundary and boundary > self.ticked_at else None
 
     # -- firing ---------------------------------------------------------------------------------
 
@@ -182,8 +246,12 @@ class Scheduler:
         All or nothing for each schedule: its jobs, its fires and its next boundary. Returns
         whether there may be more. Joins the transaction that is open, or opens its own.
         """
+        return self.engine.settle(lambda: self._tick(now))
+
+    def _tick(self, now: datetime | None) -> bool:
         with transaction.atomic(self.engine.alias):
-            now = now or self.engine.clock()
+            self.ticked_at = now = now or self.engine.clock()
+            self._lift_pauses()
             undated = self.engine.schedules_undated(SCHEDULES_PER_TICK, self._paused())
             for row in undated:
                 self._guarded(row, self._date, now)
@@ -192,42 +260,57 @@ class Scheduler:
                 self._guarded(row, self._fire, now)
         return len(due) == SCHEDULES_PER_TICK or len(undated) == SCHEDULES_PER_TICK
 
-    def _guarded(self, row: sql.ScheduleRow, verb: Any, now: datetime) -> None:
-        """Run ``verb``; if the schedule is at fault leave it out for a growing while."""
+    def _guarded(
+        self, row: sql.ScheduleRow, verb: Callable[[sql.ScheduleRow, datetime], None], now: datetime
+    ) -> None:
+        """Run ``verb``; if it fails, undo it and leave the schedule out for a growing while."""
         try:
             with transaction.atomic(self.engine.alias):
                 verb(row, now)
-        except (OperationalError, InterfaceError):
-            raise  # the database's fault, or a conflict: the whole tick is tried again
+        except (OperationalError, InterfaceError) as exc:
+            # The database's fault, most likely: the tick is tried again. But it may be the row's
+            # (MySQL has one class for both), so it is tried without it.
+            if not self.engine.is_conflict(exc.__cause__ or exc):
+                self._pause(row)
+            raise
         except Exception:
-            seconds = self.pauses.setdefault(row.id, Pause()).grow()
-            logger.exception("schedule %s cannot be fired; trying again in %.0f s",
-                             row.name, seconds)  # fmt: skip
+            self._pause(row)
         else:
             self.pauses.pop(row.id, None)
 
+    def _pause(self, row: sql.ScheduleRow) -> None:
+        before = self.pauses.get(row.id)
+        failures = before.failures + 1 if before else 1
+        seconds = min(2.0 ** (failures - 1), LONGEST_PAUSE)
+        self.pauses[row.id] = Pause(row, failures, time.monotonic() + seconds)
+        logger.exception("schedule %s cannot be fired; trying again in %.0f s", row.name, seconds)
+
     def _paused(self) -> list[int]:
-        now = time.monotonic()
-        return [id for id, pause in self.pauses.items() if pause.until > now]
+        return [id for id, pause in self.pauses.items() if pause.holds]
+
+    def _lift_pauses(self) -> None:
+        """Forget the failures of schedules that have been changed since."""
+        for row in self.engine.schedules_among(self._paused()):
+            if row != self.pauses[row.id].row:
+                del self.pauses[row.id]
 
     def _date(self, row: sql.ScheduleRow, now: datetime) -> None:
         self.engine.advance(row, parse_spec(row.spec).first_after(now), None)
 
     def _fire(self, row: sql.ScheduleRow, now: datetime) -> None:
         due = parse_spec(row.spec).due(self.engine.read(row.seen), now, CATCH_UP)
-        if not due.boundaries:
-            return
-        # The compare-and-set comes first: whoever loses it fires nothing.
-        if not self.engine.advance(row, due.next, due.boundaries[-1]):
-            return
+        # The ledger has some of them if next_fire_at was set back, or the schedule made anew.
         fired = self.engine.fired(row.name, due.boundaries)
         boundaries = [at for at in due.boundaries if at not in fired]
+        # The compare-and-set comes before the jobs: whoever loses it fires nothing.
+        if not self.engine.advance(row, due.next, boundaries[-1] if boundaries else None):
+            return
         if boundaries:
             job_ids = self.engine.insert_boundaries(self._job(row), boundaries)
-            self._record(row, due, dict(zip(boundaries, job_ids, strict=True)), now)
+            self._record(row, dict(zip(boundaries, job_ids, strict=True)), now)
+            wakeups.announce(self.engine.alias, row.queue)
         if due.skipped:
-            logger.warning("schedule %s skipped %d boundaries after %s",
-                           row.name, due.skipped, due.boundaries[-1])  # fmt: skip
+            self._record_skipped(row, due)
 
     def _job(self, row: sql.ScheduleRow) -> sql.NewJob:
         queue = valid_name("queue", row.queue)
@@ -236,15 +319,22 @@ class Scheduler:
         options = conf.current().of(queue).options.over(given)
         return sql.NewJob(queue, payload, options, schedule=row.name)
 
-    def _record(
-        self, row: sql.ScheduleRow, due: Due, jobs: Mapping[datetime, int], now: datetime
-    ) -> None:
-        model = apps.get_model("django_alkstore", "Fire")
-        leader = self.lease.owner or ""
-        model.objects.using(self.engine.alias).bulk_create(
-            model(
-                schedule=row.name, boundary=at, fired_at=now, job_id=job_id, leader=leader,
-                skipped=due.skipped if at == due.boundaries[-1] else 0,
+    def _record(self, row: sql.ScheduleRow, jobs: Mapping[datetime, int], now: datetime) -> None:
+        fires, leader = self._fires(), self.lease.owner or ""
+        fires.bulk_create(
+            fires.model(
+                schedule=row.name, boundary=at, fired_at=now, job_id=job_id, leader=leader
             )
             for at, job_id in jobs.items()
         )  # fmt: skip
+
+    def _record_skipped(self, row: sql.ScheduleRow, due: Due) -> None:
+        fires = self._fires().filter(schedule=row.name)
+        last = due.boundaries[-1]
+        skipped = due.skipped - fires.filter(boundary__gt=last, boundary__lt=due.next).count()
+        if skipped > 0:
+            fires.filter(boundary=last).update(skipped=skipped)
+            logger.warning("schedule %s skipped %d boundaries after %s", row.name, skipped, last)
+
+    def _fires(self) -> Any:
+        return apps.get_model("django_alkstore", "Fire").objects.using(self.engine.alias)

@@ -13,9 +13,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Stoppable(Protocol):
     """What a loop needs of its stop: ``StopToken`` and ``threading.Event`` have both."""
 
@@ -59,7 +60,8 @@ class StopToken:
 
 @contextmanager
 def stop_on_signals(stop: StopToken) -> Iterator[None]:
-    """Let SIGTERM and SIGINT cancel ``stop`` inside the block; a second one ends the process now.
+    """Let SIGTERM and SIGINT cancel ``stop`` inside the block; once it is cancelled, the next one
+    ends the process now.
 
     Off the main thread, where Python sets no handlers, the block runs without them.
     """
@@ -77,4 +79,5 @@ def stop_on_signals(stop: StopToken) -> Iterator[None]:
         yield
     finally:
         for signum, handler in previous.items():
-            signal.signal(signum, handler)
+            if handler is not None:  # None: set by C code, and not for Python to set again
+                signal.signal(signum, handler)

@@ -47,7 +47,12 @@ class Every:
         reached = (now - boundary) // self.interval + 1
         fired = min(reached, limit)
         boundaries = [boundary + k * self.interval for k in range(fired)]
-        return Due(boundaries, boundary + reached * self.interval, reached - fired)
+        try:
+            following = boundary + reached * self.interval
+        except OverflowError as exc:
+            sum_ = f"{boundary} + {reached} * {self.interval}"
+            raise InvalidSpec(expected("the next boundary", "before 10000 AD", sum_)) from exc
+        return Due(boundaries, following, reached - fired)
 
 
 def parse_spec(spec: object) -> Every:

@@ -15,14 +15,13 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from django.apps import apps
-from django.db import DatabaseError, connections, reset_queries, router, transaction
+from django.db import DatabaseError, connections, router, transaction
 
 from . import conf
 from .exceptions import InvalidOption, expected
@@ -36,6 +35,7 @@ ROWS_PER_INSERT = 1_000
 TEXT_PER_INSERT = 1_048_576  # characters: half of what the smallest usual packet limit takes
 IDS_PER_STATEMENT = 500
 SWEEP_ROWS = 1_000
+QUEUES_SHOWN = 200
 
 # -- the statements: {words} are spelled per database by ``Engine.words``. ------------------------
 
@@ -63,8 +63,8 @@ CLAIMED = """id, {payload}, attempts, max_attempts, visibility_timeout, backoff,
     {created_at}, schedule, {scheduled_for}, priority, {run_at}"""
 TO_CLAIM = CLAIMED.replace("attempts,", "attempts + 1,", 1).replace("due_at", "lapses_at")
 
-DUE = "django_alkstore_job WHERE queue = %(queue)s AND {live_on_mysql}due_at <= {now}"
-SWEEP_PICK = f"SELECT {{picked}} FROM {DUE} ORDER BY due_at LIMIT %(limit)s"
+DUE_JOBS = "django_alkstore_job WHERE queue = %(queue)s AND {live_on_mysql}due_at <= {now}"
+SWEEP_PICK = f"SELECT {{picked}} FROM {DUE_JOBS} ORDER BY due_at LIMIT %(limit)s"
 LIVE = "state IN ('ready', 'scheduled', 'running')"
 DIES = (
     """COALESCE(expires_at <= {now} OR (state = 'running' AND attempts >= max_attempts), FALSE)"""
@@ -83,8 +83,19 @@ SWEEP = f"""UPDATE django_alkstore_job SET
     state = {SWEPT_STATE}"""
 UNDATED = """django_alkstore_job
     WHERE queue = %(queue)s AND state = '{{state}}' AND due_at IS NULL"""
-NEXT_DUE = """SELECT {min_due_at}, {plain_now} FROM django_alkstore_job
+PEEK = f"""SELECT EXISTS (SELECT 1 FROM {READY}), ({{first_due}}), {{plain_now}}"""
+FIRST_DUE = """SELECT MIN(due_at) FROM django_alkstore_job
     WHERE queue = %(queue)s AND due_at IS NOT NULL"""
+
+# An index skip-scan: one step for each queue, however many rows it has. The conditions are those of
+# the partial indexes, or the planner could not use them.
+QUEUE_NAMES = [
+    f"""WITH RECURSIVE hop (queue) AS (SELECT MIN(queue) FROM django_alkstore_job WHERE {among}
+        UNION ALL SELECT (SELECT MIN(job.queue) FROM django_alkstore_job job
+            WHERE {among} AND job.queue > hop.queue) FROM hop WHERE hop.queue IS NOT NULL)
+    SELECT queue FROM hop WHERE queue IS NOT NULL LIMIT %(limit)s"""
+    for among in ("state = 'ready'", "due_at IS NOT NULL", "finished_at IS NOT NULL")
+]
 
 FENCE = "WHERE id = %(id)s AND claim_token = %(token)s AND state = 'running'"
 OURS = """WHERE id IN ({{ids}}) AND queue = %(queue)s AND claim_token = %(token)s
@@ -102,7 +113,7 @@ RETRY_LATER = f"""UPDATE django_alkstore_job SET state = 'scheduled', run_at = {
     worker_id = NULL, claim_token = NULL, last_error = %(error)s,
     last_traceback = %(traceback)s {FENCE}"""
 RELEASE = f"""UPDATE django_alkstore_job SET state = 'ready', attempts = attempts - 1,
-    due_at = expires_at, worker_id = NULL, claim_token = NULL {FENCE}"""
+    due_at = expires_at, worker_id = NULL, claim_token = NULL {OURS}"""
 HEARTBEAT = f"UPDATE django_alkstore_job SET due_at = {{extended}} {FENCE}"
 LAPSES = f"SELECT {{due_at}} FROM django_alkstore_job {FENCE}"
 CANCEL = """UPDATE django_alkstore_job SET state = 'dead', due_at = NULL, finished_at = {now},
@@ -119,14 +130,20 @@ LOCK_FENCE = "WHERE name = %(name)s AND owner = %(owner)s AND token = %(token)s"
 LOCK_RENEW = f"UPDATE django_alkstore_lock SET expires_at = {{lock_lapses}} {LOCK_FENCE}"
 LOCK_RELEASE = f"UPDATE django_alkstore_lock SET owner = '', expires_at = {{now}} {LOCK_FENCE}"
 
-SCHEDULE_DUE = """SELECT id, name, spec, queue, {payload}, priority, max_attempts,
-    visibility_timeout, backoff, expires_in, {next_fire_at} FROM django_alkstore_schedule
-    WHERE {enabled} AND {{which}} {{without}} ORDER BY next_fire_at LIMIT %(limit)s"""
+# A boundary that no datetime can hold ('infinity', say, or any text on SQLite) counts as missing.
+DUE = "next_fire_at <= %(until)s AND next_fire_at > '1970-01-01'"
+NO_BOUNDARY = (
+    "(next_fire_at IS NULL OR next_fire_at <= '1970-01-01' OR next_fire_at >= '9999-01-01')"
+)
+SCHEDULES = f"""SELECT id, name, spec, queue, {{payload}}, priority, max_attempts,
+    visibility_timeout, backoff, expires_in, CASE WHEN {NO_BOUNDARY} THEN NULL
+    ELSE {{next_fire_at}} END FROM django_alkstore_schedule
+    WHERE {{enabled}} AND {{{{which}}}} ORDER BY next_fire_at LIMIT %(limit)s"""
 SCHEDULE_ADVANCE = """UPDATE django_alkstore_schedule SET next_fire_at = %(next)s,
     last_fired_at = COALESCE(%(last)s, last_fired_at)
     WHERE id = %(id)s AND {enabled} AND {{seen}}"""
 SCHEDULE_NEXT = """SELECT {min_next_fire_at} FROM django_alkstore_schedule
-    WHERE {enabled} AND next_fire_at IS NOT NULL {{without}}"""
+    WHERE {enabled} AND next_fire_at > %(after)s AND next_fire_at < '9999-01-01' {{without}}"""
 FIRED = """SELECT {boundary} FROM django_alkstore_fire
     WHERE schedule = %(schedule)s AND boundary IN ({{boundaries}})"""
 
@@ -149,6 +166,18 @@ class Swept:
     readied: int
     died: int
     full: bool
+
+
+@dataclass(frozen=True)
+class Peek:
+    """What an idle worker needs to know; ``seconds``: until time alone changes a row."""
+
+    ready: bool
+    seconds: float | None
+
+    @property
+    def has_live_rows(self) -> bool:
+        return self.ready or self.seconds is not None
 
 
 @dataclass(frozen=True)
@@ -195,32 +224,6 @@ def in_atomic(alias: str) -> bool:
     )
 
 
-@contextmanager
-def restored_connections() -> Iterator[None]:
-    """Leave this thread's connections as they were found, whatever the block does to them.
-
-    A transaction that it leaves open is rolled back, a broken connection is dropped, and the query
-    log is cleared. A transaction that was open before is the caller's, and is left alone.
-    """
-    before = {c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block}
-    try:
-        yield
-    finally:
-        reset_queries()
-        for connection in connections.all(initialized_only=True):
-            if connection.alias not in before:
-                _restore(connection)
-
-
-def _restore(connection: Any) -> None:
-    changed = connection.autocommit != connection.settings_dict["AUTOCOMMIT"]
-    if connection.in_atomic_block or (connection.connection is not None and changed):
-        connection.in_atomic_block = False  # or close() would wait for the block to end
-        connection.close()
-    elif connection.errors_occurred:
-        connection.close_if_unusable_or_obsolete()
-
-
 class Engine(ABC):
     """The verbs. A subclass says how its database spells the few things that differ."""
 
@@ -230,6 +233,8 @@ class Engine(ABC):
     insert_new = "INSERT"
     or_nothing = "ON CONFLICT DO NOTHING"
     live_on_mysql = ""
+    first_due = FIRST_DUE
+    queue_names_of = QUEUE_NAMES
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -303,7 +308,7 @@ class Engine(ABC):
         return {
             **{name: getattr(cls, name) for name in same},
             **{name: cls.plain(name) for name in instants},
-            "min_due_at": cls.plain("MIN(due_at)"),
+            "first_due": cls.first_due.replace("MIN(due_at)", cls.plain("MIN(due_at)")),
             "min_next_fire_at": cls.plain("MIN(next_fire_at)"),
             "plain_now": cls.plain(cls.now),
             "claim_lapses": lapses,
@@ -341,6 +346,12 @@ class Engine(ABC):
     def in_callers_transaction(self) -> bool:
         """Whether a statement now would join a transaction that is not ours to end or retry."""
         return self.connection.in_atomic_block or not self.connection.get_autocommit()
+
+    def own_connection(self) -> None:
+        """For loops: let each statement commit by itself, also where settings say otherwise."""
+        connection = self.connection
+        if not connection.in_atomic_block and not connection.get_autocommit():
+            connection.set_autocommit(True)
 
     def settle(self, verb: Callable[[], Result]) -> Result:
         """Run ``verb``, again after a conflict, unless the caller's transaction is at stake."""
@@ -382,8 +393,12 @@ class Engine(ABC):
 
     def insert_boundaries(self, job: NewJob, boundaries: Sequence[datetime]) -> list[int]:
         """Insert a copy of ``job`` for each boundary of its schedule; their ids, in order."""
-        copies = [self._run_at(job, at) | {"scheduled_for": self.write(at)} for at in boundaries]
-        return self._insert_copies(replace(job, start=Start(run_at=boundaries[0])), copies)
+        ids: list[int] = []
+        for chunk in _chunks([job.payload] * len(boundaries)):
+            some = boundaries[len(ids) : len(ids) + len(chunk)]
+            copies = [self._run_at(job, at) | {"scheduled_for": self.write(at)} for at in some]
+            ids += self._insert_copies(replace(job, start=Start(run_at=some[0])), copies)
+        return ids
 
     def _insert_copies(self, job: NewJob, copies: list[Params]) -> list[int]:
         shape, params = self._stamps(job)
@@ -431,7 +446,7 @@ class Engine(ABC):
         """What time has changed: up to ``SWEEP_ROWS`` rows become ready, or die."""
         params = {"queue": queue, "limit": SWEEP_ROWS}
         before = f"id, {SWEPT_STATE}"
-        rows = self.settle(lambda: self._move(DUE, SWEEP_PICK, SWEEP, before, "id, state", params))
+        rows = self.settle(lambda: self._move(DUE_JOBS, SWEEP_PICK, SWEEP, before, "id, state", params))
         states = [state for _, state in rows]
         return Swept(states.count("ready"), states.count("dead"), len(rows) == SWEEP_ROWS)
 
@@ -454,24 +469,35 @@ class Engine(ABC):
         text = f"UPDATE {rows.replace('WHERE', f'SET due_at = {self.now} WHERE', 1)}"
         return self.settle(lambda: self.execute(text, params))
 
-    def seconds_until_due(self, queue: str) -> float | None:
-        """How long until time alone changes a row of the queue; None if it never will."""
-        ((due, now),) = self.query(self.spell(NEXT_DUE), {"queue": queue})
-        if due is None:
-            return None
-        return max(0.0, (self.read(due) - self.read(now)).total_seconds())
+    def peek(self, queues: Sequence[str]) -> Peek:
+        """Whether a job of any of the queues is ready, and how long until time changes one."""
+        peek = self.spell(PEEK)
+        text = " UNION ALL ".join(_numbered(peek, ["queue"], n) for n in range(len(queues)))
+        rows = self.query(text, {f"queue_{n}": name for n, name in enumerate(queues)})
+        ready = any(row[0] for row in rows)
+        due = [(self.read(at) - self.read(now)).total_seconds() for _, at, now in rows if at]
+        return Peek(ready, max(0.0, min(due)) if due else None)
+
+    def queue_names(self, limit: int = QUEUES_SHOWN) -> list[str]:
+        """The names of queues that have jobs, at most ``limit`` of each kind of row."""
+        found = (self.query(text, {"limit": limit}) for text in self.queue_names_of)
+        return sorted({name for rows in found for (name,) in rows})
 
     # -- jobs: writing back, fenced -------------------------------------------------------------
 
     def ack(self, queue: str, token: int, ids: Sequence[int]) -> int:
         """Delete claimed jobs that are done; how many were still ours."""
-        return self._finish(ACK, queue, token, ids)
+        return self._change_ours(ACK, queue, token, ids)
 
     def keep(self, queue: str, token: int, ids: Sequence[int]) -> int:
         """Mark claimed jobs as done; how many were still ours."""
-        return self._finish(KEEP, queue, token, ids)
+        return self._change_ours(KEEP, queue, token, ids)
 
-    def _finish(self, template: str, queue: str, token: int, ids: Sequence[int]) -> int:
+    def release(self, queue: str, token: int, ids: Sequence[int]) -> int:
+        """Give claimed jobs back with their attempt; how many were still ours."""
+        return self._change_ours(RELEASE, queue, token, ids)
+
+    def _change_ours(self, template: str, queue: str, token: int, ids: Sequence[int]) -> int:
         params = {"queue": queue, "token": token}
         matched = 0
         for start in range(0, len(ids), IDS_PER_STATEMENT):
@@ -493,10 +519,6 @@ class Engine(ABC):
         if delay == 0:
             return self.change(RETRY_NOW, params)
         return self.change(RETRY_LATER, {**params, "delay": delay})
-
-    def release(self, id: int, token: int) -> bool:
-        """Give the job back with its attempt."""
-        return self.change(RELEASE, {"id": id, "token": token})
 
     def heartbeat(self, id: int, token: int, extend: float) -> Any:
         """Let the claim lapse ``extend`` seconds from now; when that is, for ``read``, or None."""
@@ -537,30 +559,34 @@ class Engine(ABC):
         self, until: datetime, limit: int, without: Sequence[int]
     ) -> list[ScheduleRow]:
         """Lock and return due schedules, oldest first, but for those that somebody is editing."""
-        return self._schedules("next_fire_at <= %(until)s", self.write(until), limit, without)
+        return self._schedules(f"{DUE} {_without(without)}", self.write(until), limit)
 
     def schedules_undated(self, limit: int, without: Sequence[int]) -> list[ScheduleRow]:
         """Likewise those without a next boundary, as an import leaves them."""
-        return self._schedules("next_fire_at IS NULL", None, limit, without)
+        return self._schedules(f"{NO_BOUNDARY} {_without(without)}", None, limit)
 
-    def _schedules(
-        self, which: str, until: Any, limit: int, without: Sequence[int]
-    ) -> list[ScheduleRow]:
-        text = self.spell(SCHEDULE_DUE).format(which=which, without=_without(without))
+    def schedules_among(self, ids: Sequence[int]) -> list[ScheduleRow]:
+        """Likewise those of the ids."""
+        if not ids:
+            return []
+        return self._schedules(f"id IN ({', '.join(map(str, ids))})", None, len(ids))
+
+    def _schedules(self, which: str, until: Any, limit: int) -> list[ScheduleRow]:
+        text = self.spell(SCHEDULES).format(which=which)
         rows = self.query(text + self.skip_locked, {"until": until, "limit": limit})
         return [ScheduleRow(*row) for row in rows]
 
     def advance(self, row: ScheduleRow, next: datetime, last: datetime | None) -> bool:
         """Move a schedule to its next boundary, unless somebody else has since."""
-        seen = "next_fire_at IS NULL" if row.seen is None else "next_fire_at = %(seen)s"
+        seen = NO_BOUNDARY if row.seen is None else "next_fire_at = %(seen)s"
         text = self.spell(SCHEDULE_ADVANCE).format(seen=seen)
         params = {"id": row.id, "next": self.write(next), "last": self.write(last)}
         return self.execute(text, {**params, "seen": self.rewrite(row.seen)}) > 0
 
-    def next_boundary(self, without: Sequence[int]) -> datetime | None:
-        """The soonest boundary of the enabled schedules."""
+    def next_boundary(self, after: datetime, without: Sequence[int]) -> datetime | None:
+        """The soonest boundary of the enabled schedules after an instant."""
         text = self.spell(SCHEDULE_NEXT).format(without=_without(without))
-        return self.read(self.query(text, {})[0][0])
+        return self.read(self.query(text, {"after": self.write(after)})[0][0])
 
     def fired(self, schedule: str, boundaries: Sequence[datetime]) -> set[datetime]:
         """Which of the boundaries the ledger has."""
@@ -681,6 +707,14 @@ class MySQL(TwoStep):
     insert_new = "INSERT IGNORE"
     or_nothing = ""
     live_on_mysql = f"{LIVE} AND "  # its index has the state before due_at
+    first_due = "SELECT MIN(at) FROM ({}) AS firsts".format(
+        " UNION ALL ".join(
+            f"{FIRST_DUE} AND state = '{state}'".replace("MIN(due_at)", "MIN(due_at) AS at")
+            for state in ("ready", "scheduled", "running")
+        )
+    )
+    # Here it is the planner that hops, and it would not in a subquery.
+    queue_names_of = ["SELECT queue FROM django_alkstore_job GROUP BY queue LIMIT %(limit)s"]
 
     @property
     def skip_locked(self) -> str:

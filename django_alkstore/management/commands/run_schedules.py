@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import logging
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db import Error, connections
 
 from ...exceptions import LeadershipLost
 from ...schedules import Scheduler, run_schedules
 from ...shutdown import StopToken, stop_on_signals
 from ..base import DatabaseCommand
+
+logger = logging.getLogger(__name__)
 
 STANDBY_SECONDS = 1.0
 
@@ -29,7 +33,7 @@ class Command(DatabaseCommand):
             alias = self.migrated_alias(options["database"])
             try:
                 if options["once"]:
-                    run_once(alias)
+                    run_once(stop, alias)
                 elif options["exit_on_loss"]:
                     run_schedules(stop, alias)
                 else:
@@ -40,20 +44,22 @@ class Command(DatabaseCommand):
     def run_or_stand_by(self, stop: StopToken, alias: str) -> None:
         standing_by = False
         while not stop.is_cancelled:
+            scheduler = Scheduler(alias)
             try:
-                run_schedules(stop, alias)
+                scheduler.lead()
                 standing_by = False
+                scheduler.fire_until(stop)
             except LeadershipLost:
                 if not standing_by:
                     self.stdout.write("Another scheduler leads; standing by.")
                 standing_by = True
-                stop.wait(STANDBY_SECONDS)
+            except Error:
+                logger.warning("the database failed; standing by", exc_info=True)
+                connections[alias].close()
+            stop.wait(STANDBY_SECONDS)
 
 
-def run_once(alias: str) -> None:
+def run_once(stop: StopToken, alias: str) -> None:
     scheduler = Scheduler(alias)
     scheduler.lead()
-    try:
-        scheduler.pass_once()
-    finally:
-        scheduler.resign()
+    scheduler.fire_due(stop)

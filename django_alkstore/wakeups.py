@@ -1,0 +1,154 @@
+"""How an idle worker learns of new jobs before its next poll.
+
+Waiting is latency, polling is correctness: a wake-up may be missed or come for nothing, so every
+wait is bounded by its caller. PostgreSQL: LISTEN on the worker's own connection, at most one NOTIFY
+per queue, process and ``NOTIFY_SECONDS``, since a commit that notifies takes a lock that all such
+commits share. SQLite: ``PRAGMA data_version``, which other connections' commits change. Elsewhere,
+behind a pooler, and with ``ALKSTORE["NOTIFY"]`` off: polling alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from typing import Any
+
+from django.db import Error, connections
+
+from . import conf
+from .shutdown import Stoppable
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "django_alkstore"
+NOTIFY_SECONDS = 0.1
+DATA_VERSION_SECONDS = 0.012
+SELECT_SECONDS = 0.25  # a signal does not end a select: look at the stop this often
+
+_announced: dict[tuple[str, str], float] = {}
+
+
+def announce(alias: str, queue: str) -> None:
+    """Tell idle workers that ``queue`` has news, with the commit if a transaction is open."""
+    if connections[alias].vendor != "postgresql" or not conf.current().NOTIFY:
+        return
+    now = time.monotonic()
+    if now - _announced.get((alias, queue), float("-inf")) < NOTIFY_SECONDS:
+        return
+    _announced[alias, queue] = now
+    try:
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, queue])
+    except Error:
+        if connections[alias].in_atomic_block:
+            raise  # the transaction is lost, and its jobs with it
+        logger.warning("no worker was told of a new job of %s", queue, exc_info=True)
+
+
+def waiter(alias: str, queues: list[str]) -> Waiter:
+    """The waiter for a database, for one thread."""
+    if conf.current().NOTIFY:
+        return _WAITERS.get(connections[alias].vendor, Waiter)(alias, queues)
+    return Waiter(alias, queues)
+
+
+class Waiter:
+    """Polling. ``arm`` comes before the look for jobs, so that nothing falls in between."""
+
+    def __init__(self, alias: str, queues: list[str]) -> None:
+        self.alias = alias
+        self.queues = set(queues)
+
+    def arm(self) -> None:
+        """From here on, news ends the next ``wait``."""
+
+    def wait(self, stop: Stoppable, seconds: float) -> bool:
+        """Wait for news, for ``stop``, or for ``seconds``; whether there was news."""
+        stop.wait(seconds)
+        return False
+
+
+class DataVersion(Waiter):
+    """SQLite: one number per connection, changed by the commits of all others."""
+
+    version: object = None
+
+    def arm(self) -> None:
+        self.version = self._read()
+
+    def wait(self, stop: Stoppable, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self._read() == self.version:
+            left = deadline - time.monotonic()
+            if left <= 0 or stop.wait(min(left, DATA_VERSION_SECONDS)):
+                return False
+        return True
+
+    def _read(self) -> object:
+        connection = connections[self.alias]
+        connection.ensure_connection()
+        # The driver's own cursor: a hundred reads a second need no query log.
+        return connection.connection.execute("PRAGMA data_version").fetchone()
+
+
+class Listen(Waiter):
+    """PostgreSQL: notifications on the connection that also claims."""
+
+    connection: Any = None  # the driver's, on which LISTEN is in force
+    news = False
+    pooled = False
+
+    def arm(self) -> None:
+        wrapper = connections[self.alias]
+        wrapper.ensure_connection()
+        if self.connection is not wrapper.connection and not self.pooled:
+            self._listen(wrapper)
+        self.news = False
+
+    def _listen(self, wrapper: Any) -> None:
+        with wrapper.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            # A pooler makes up the id that it gives its clients, and shares the sessions.
+            self.pooled = cursor.fetchone()[0] != _told_pid(wrapper.connection)
+            if self.pooled:
+                logger.warning("%s is behind a connection pooler: polling for jobs", self.alias)
+                return
+            cursor.execute(f"LISTEN {CHANNEL}")
+        self.connection = wrapper.connection
+        if hasattr(self.connection, "add_notify_handler"):  # psycopg 3, during any query
+            self.connection.add_notify_handler(self._heard)
+
+    def wait(self, stop: Stoppable, seconds: float) -> bool:
+        if self.pooled:
+            return super().wait(stop, seconds)
+        deadline = time.monotonic() + seconds
+        self._receive()  # what came with the answers since arm()
+        while not self.news and not stop.is_set() and (left := deadline - time.monotonic()) > 0:
+            select.select([self.connection], [], [], min(left, SELECT_SECONDS))
+            self._receive()
+        return self.news
+
+    def _receive(self) -> None:
+        if hasattr(self.connection, "pgconn"):
+            self.connection.pgconn.consume_input()
+            while notification := self.connection.pgconn.notifies():
+                self._hear(notification.extra.decode())
+        else:
+            self.connection.poll()
+            while self.connection.notifies:
+                self._hear(self.connection.notifies.pop(0).payload)
+
+    def _heard(self, notification: Any) -> None:
+        self._hear(notification.payload)
+
+    def _hear(self, queue: str) -> None:
+        self.news = self.news or queue in self.queues
+
+
+def _told_pid(connection: Any) -> int:
+    """The server process that the connection was told it talks to."""
+    return connection.info.backend_pid
+
+
+_WAITERS = {"sqlite": DataVersion, "postgresql": Listen}
