@@ -90,14 +90,15 @@ def preformatted(text: str | None) -> str | SafeString:
 
 
 def payload_text(row: Job | Schedule) -> str:
-    """The stored payload as indented JSON, or as it is where it is none."""
+    """The stored payload as indented JSON; as it is where it is none, or none that is accepted."""
     rows = type(row)._base_manager.using(row._state.db).filter(pk=row.pk)
     text = rows.values_list(Cast("payload", models.TextField()), flat=True).first()
     try:
-        text = json.dumps(payloads.decode(text), indent=2, ensure_ascii=False)
-    except (InvalidPayload, RecursionError):
-        text = "null" if text is None else text
-    return text.encode("utf-8", "backslashreplace").decode()  # lone surrogates: no page holds them
+        payload = payloads.decode(text)
+        payloads.encode(payload)
+    except InvalidPayload:
+        return "null" if text is None else text
+    return json.dumps(payload, indent=2, ensure_ascii=False)
 
 
 def instant(name: str) -> Callable[[Row], str]:

@@ -26,7 +26,12 @@ OWNER_MAX = 255
 
 def shown(instant: datetime) -> datetime:
     """An aware instant as this project's models show it: naive local time where USE_TZ is off."""
-    return instant if settings.USE_TZ else make_naive(instant)
+    if settings.USE_TZ:
+        return instant
+    try:
+        return make_naive(instant)
+    except OverflowError:  # at the very end of the calendar, as a sentinel written by hand is
+        return instant.replace(tzinfo=None)
 
 
 class InstantField(models.DateTimeField):

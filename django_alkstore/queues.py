@@ -15,9 +15,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.apps import apps
 from django.conf import settings
@@ -110,14 +109,10 @@ class Queue:
         if not texts:
             return []
         engine = self.engine
-        ids = engine.insert_many(job, texts)
-        wakeups.announce(engine.alias, self.name)
-        return ids
+        return engine.insert_many(job, texts, wakeups.announcement(engine.alias, self.name))
 
     def _insert(self, engine: sql.Engine, job: sql.NewJob) -> int:
-        id = engine.insert(job)
-        wakeups.announce(engine.alias, self.name)
-        return id
+        return engine.insert(job, wakeups.announcement(engine.alias, self.name))
 
     def _new_job(self, payload: str, given: dict[str, Any]) -> sql.NewJob:
         options = conf.current().of(self.name).options
@@ -319,6 +314,8 @@ class ClaimedJob:
 
 
 def _ids_by_token(claimed_jobs: Iterable[ClaimedJob]) -> dict[int, list[int]]:
+    if not isinstance(claimed_jobs, Iterable):
+        raise InvalidOption(expected("claimed_jobs", "an iterable of ClaimedJobs", claimed_jobs))
     ids: dict[int, list[int]] = defaultdict(list)
     for job in claimed_jobs:
         if not isinstance(job, ClaimedJob):
@@ -327,8 +324,7 @@ def _ids_by_token(claimed_jobs: Iterable[ClaimedJob]) -> dict[int, list[int]]:
     return ids
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What came of a job that was handed over: ``error`` is what was raised, or None."""
 
     job: ClaimedJob

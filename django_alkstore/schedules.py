@@ -306,9 +306,9 @@ class Scheduler:
         if not self.engine.advance(row, due.next, boundaries[-1] if boundaries else None):
             return
         if boundaries:
-            job_ids = self.engine.insert_boundaries(self._job(row), boundaries)
+            news = wakeups.announcement(self.engine.alias, row.queue)
+            job_ids = self.engine.insert_boundaries(self._job(row), boundaries, news)
             self._record(row, dict(zip(boundaries, job_ids, strict=True)), now)
-            wakeups.announce(self.engine.alias, row.queue)
         if due.skipped:
             self._record_skipped(row, due)
 

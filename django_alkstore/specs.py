@@ -50,8 +50,8 @@ class Every:
         try:
             following = boundary + reached * self.interval
         except OverflowError as exc:
-            sum_ = f"{boundary} + {reached} * {self.interval}"
-            raise InvalidSpec(expected("the next boundary", "before 10000 AD", sum_)) from exc
+            got = f"{boundary} + {reached} * {self.interval}"
+            raise InvalidSpec(expected("the next boundary", "before 10000 AD", got)) from exc
         return Due(boundaries, following, reached - fired)
 
 

@@ -213,15 +213,20 @@ def write_alias(using: str | None = None) -> str:
 
 def engine(using: str | None = None) -> Engine:
     """The statements for the database behind an alias; raises InvalidOption for an unknown one."""
-    alias = write_alias(using)
+    return _engine_of(write_alias(using))
+
+
+@cache
+def _engine_of(alias: str) -> Engine:
     return _ENGINES[connections[alias].vendor](alias)
 
 
 def in_atomic(alias: str) -> bool:
     """Whether ``transaction.atomic()`` is open; the block that wraps a TestCase is none."""
-    return any(
-        not getattr(block, "_from_testcase", False) for block in connections[alias].atomic_blocks
-    )
+    for block in connections[alias].atomic_blocks:
+        if not getattr(block, "_from_testcase", False):
+            return True
+    return False
 
 
 class Engine(ABC):
@@ -271,7 +276,7 @@ class Engine(ABC):
         ``after`` names: in terms of the row as it was, that is ``before``. The id comes first."""
 
     @abstractmethod
-    def insert_rows(self, text: str, params: Params, count: int) -> list[int]:
+    def insert_rows(self, text: str, params: Params, count: int, besides: str) -> list[int]:
         """Run an INSERT of ``count`` rows; their ids, in order."""
 
     def write(self, instant: datetime | None) -> Any:
@@ -345,7 +350,8 @@ class Engine(ABC):
 
     def in_callers_transaction(self) -> bool:
         """Whether a statement now would join a transaction that is not ours to end or retry."""
-        return self.connection.in_atomic_block or not self.connection.get_autocommit()
+        connection = self.connection
+        return connection.in_atomic_block or not connection.get_autocommit()
 
     def own_connection(self) -> None:
         """For loops: let each statement commit by itself, also where settings say otherwise."""
@@ -373,40 +379,42 @@ class Engine(ABC):
 
     # -- jobs: inserting ------------------------------------------------------------------------
 
-    def insert(self, job: NewJob) -> int:
-        """Insert one job; its id."""
+    def insert(self, job: NewJob, besides: str = "") -> int:
+        """Insert one job; its id. ``besides``: what else the INSERT returns, where it can."""
         shape, params = self._stamps(job)
         text = _insert_text(type(self), shape, (), 1)
-        return self.settle(lambda: self.insert_rows(text, params, 1))[0]
+        return self.settle(lambda: self.insert_rows(text, params, 1, besides))[0]
 
-    def insert_many(self, job: NewJob, payloads: Sequence[str]) -> list[int]:
+    def insert_many(self, job: NewJob, payloads: Sequence[str], besides: str = "") -> list[int]:
         """Insert a copy of ``job`` with each payload, all or none; their ids, in order."""
         chunks = [[{"payload": text} for text in chunk] for chunk in _chunks(payloads)]
 
         def insert_all() -> list[int]:
             with transaction.atomic(self.alias):
-                return [id for chunk in chunks for id in self._insert_copies(job, chunk)]
+                return [id for chunk in chunks for id in self._insert_copies(job, chunk, besides)]
 
         if len(chunks) > 1:
             return self.settle(insert_all)
-        return self.settle(lambda: self._insert_copies(job, chunks[0])) if chunks else []
+        return self.settle(lambda: self._insert_copies(job, chunks[0], besides))
 
-    def insert_boundaries(self, job: NewJob, boundaries: Sequence[datetime]) -> list[int]:
+    def insert_boundaries(
+        self, job: NewJob, boundaries: Sequence[datetime], besides: str = ""
+    ) -> list[int]:
         """Insert a copy of ``job`` for each boundary of its schedule; their ids, in order."""
         ids: list[int] = []
         for chunk in _chunks([job.payload] * len(boundaries)):
             some = boundaries[len(ids) : len(ids) + len(chunk)]
             copies = [self._run_at(job, at) | {"scheduled_for": self.write(at)} for at in some]
-            ids += self._insert_copies(replace(job, start=Start(run_at=some[0])), copies)
+            ids += self._insert_copies(replace(job, start=Start(run_at=some[0])), copies, besides)
         return ids
 
-    def _insert_copies(self, job: NewJob, copies: list[Params]) -> list[int]:
+    def _insert_copies(self, job: NewJob, copies: list[Params], besides: str) -> list[int]:
         shape, params = self._stamps(job)
         varying = tuple(copies[0])
         text = _insert_text(type(self), shape, varying, len(copies))
         shared = {name: value for name, value in params.items() if name not in varying}
         numbered = {f"{name}_{n}": copy[name] for n, copy in enumerate(copies) for name in varying}
-        return self.insert_rows(text, shared | numbered, len(copies))
+        return self.insert_rows(text, shared | numbered, len(copies), besides)
 
     def _stamps(self, job: NewJob) -> tuple[Shape, Params]:
         options, start = job.options, job.start
@@ -446,7 +454,9 @@ class Engine(ABC):
         """What time has changed: up to ``SWEEP_ROWS`` rows become ready, or die."""
         params = {"queue": queue, "limit": SWEEP_ROWS}
         before = f"id, {SWEPT_STATE}"
-        rows = self.settle(lambda: self._move(DUE_JOBS, SWEEP_PICK, SWEEP, before, "id, state", params))
+        rows = self.settle(
+            lambda: self._move(DUE_JOBS, SWEEP_PICK, SWEEP, before, "id, state", params)
+        )
         states = [state for _, state in rows]
         return Swept(states.count("ready"), states.count("dead"), len(rows) == SWEEP_ROWS)
 
@@ -464,7 +474,7 @@ class Engine(ABC):
     def _repair(self, queue: str, state: str) -> int:
         rows = self.spell(UNDATED).format(state=state)
         params = {"queue": queue}
-        if not self.query(f"SELECT 1 FROM {rows} LIMIT 1", params):
+        if not self.settle(lambda: self.query(f"SELECT 1 FROM {rows} LIMIT 1", params)):
             return 0
         text = f"UPDATE {rows.replace('WHERE', f'SET due_at = {self.now} WHERE', 1)}"
         return self.settle(lambda: self.execute(text, params))
@@ -524,7 +534,8 @@ class Engine(ABC):
         """Let the claim lapse ``extend`` seconds from now; when that is, for ``read``, or None."""
         if not self.change(HEARTBEAT, {"id": id, "token": token, "extend": extend}):
             return None
-        rows = self.query(self.spell(LAPSES), {"id": id, "token": token})
+        lapses = self.spell(LAPSES)
+        rows = self.settle(lambda: self.query(lapses, {"id": id, "token": token}))
         return rows[0][0] if rows else None
 
     def cancel(self, queue: str, id: int) -> bool:
@@ -608,8 +619,8 @@ class Returning(Engine):
             params,
         )
 
-    def insert_rows(self, text: str, params: Params, count: int) -> list[int]:
-        return sorted(id for (id,) in self.query(f"{text} RETURNING id", params))
+    def insert_rows(self, text: str, params: Params, count: int, besides: str) -> list[int]:
+        return sorted(row[0] for row in self.query(f"{text} RETURNING id{besides}", params))
 
 
 class TwoStep(Engine):
@@ -693,9 +704,9 @@ class SQLite(Returning):
             self.query(f"SELECT 1 FROM {rows} LIMIT 1", params)
         )
 
-    def insert_rows(self, text: str, params: Params, count: int) -> list[int]:
+    def insert_rows(self, text: str, params: Params, count: int, besides: str) -> list[int]:
         if count > 1:
-            return super().insert_rows(text, params, count)
+            return super().insert_rows(text, params, count, besides)
         with self.connection.cursor() as cursor:
             cursor.execute(text, self.stamped(params))
             return [cursor.lastrowid]
@@ -745,7 +756,7 @@ class MySQL(TwoStep):
             limits += f", idle_transaction_timeout = {max(1, int(seconds))}"
         self.execute(f"SET SESSION {limits}", {})
 
-    def insert_rows(self, text: str, params: Params, count: int) -> list[int]:
+    def insert_rows(self, text: str, params: Params, count: int, besides: str) -> list[int]:
         if self.connection.features.can_return_rows_from_bulk_insert:
             return sorted(id for (id,) in self.query(f"{text} RETURNING id", params))
         with self.connection.cursor() as cursor:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import select
 import time
+from functools import cache
 from typing import Any
 
-from django.db import Error, connections
+from django.db import connections
 
 from . import conf
 from .shutdown import Stoppable
@@ -29,21 +30,24 @@ SELECT_SECONDS = 0.25  # a signal does not end a select: look at the stop this o
 _announced: dict[tuple[str, str], float] = {}
 
 
-def announce(alias: str, queue: str) -> None:
-    """Tell idle workers that ``queue`` has news, with the commit if a transaction is open."""
-    if connections[alias].vendor != "postgresql" or not conf.current().NOTIFY:
-        return
+def announcement(alias: str, queue: str) -> str:
+    """What an INSERT into ``queue`` is to return besides, so that its commit wakes workers.
+
+    One statement with the INSERT: a commit of its own would cost as much as the job's. Empty where
+    there is nothing to say, or where it was said a moment ago.
+    """
+    if not _notifies(alias) or not conf.current().NOTIFY:
+        return ""
     now = time.monotonic()
     if now - _announced.get((alias, queue), float("-inf")) < NOTIFY_SECONDS:
-        return
+        return ""
     _announced[alias, queue] = now
-    try:
-        with connections[alias].cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, queue])
-    except Error:
-        if connections[alias].in_atomic_block:
-            raise  # the transaction is lost, and its jobs with it
-        logger.warning("no worker was told of a new job of %s", queue, exc_info=True)
+    return f", pg_notify('{CHANNEL}', %(queue)s)"
+
+
+@cache
+def _notifies(alias: str) -> bool:
+    return connections[alias].vendor == "postgresql"
 
 
 def waiter(alias: str, queues: list[str]) -> Waiter:

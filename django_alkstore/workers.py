@@ -85,7 +85,8 @@ class Hold:
 
     def __init__(self, stop: Stoppable) -> None:
         self.stop = stop
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()  # entered for each job: not through the condition's own
+        self.changed = threading.Condition(self.lock)
         self.occupied = threading.Event()
         self.closed = threading.Event()
         self.waiting: deque[Item] = deque()
@@ -102,7 +103,7 @@ class Hold:
 
     def start(self) -> Item | None:
         """The next job to run; None if there is none, or none may start any more."""
-        with self.changed:
+        with self.lock:
             if self.stop.is_set() or not self.waiting:
                 return None
             item = self.waiting.popleft()
@@ -121,7 +122,7 @@ class Hold:
 
     def end(self, item: Item, outcome: Outcome) -> None:
         """The job has run, and ``outcome`` waits to be recorded."""
-        with self.changed:
+        with self.lock:
             del self.running[item.job.id]
             if not self.ended:
                 self.ended_since = time.monotonic()
@@ -131,18 +132,18 @@ class Hold:
 
     def take_ended(self) -> list[Outcome]:
         """The outcomes to record."""
-        with self.changed:
+        with self.lock:
             ended, self.ended = self.ended, []
             return ended
 
     def put_back(self, outcomes: Sequence[Outcome]) -> None:
         """Outcomes that could not be recorded, to be tried again."""
-        with self.changed:
+        with self.lock:
             self.ended = [*outcomes, *self.ended]
 
     def take_waiting(self, until: float = float("inf")) -> list[Item]:
         """The jobs whose claim needs a look by then; they will not be started."""
-        with self.changed:
+        with self.lock:
             taken = [item for item in self.waiting if item.look_at <= until]
             if taken:
                 self.waiting = deque(item for item in self.waiting if item.look_at > until)
@@ -150,7 +151,7 @@ class Hold:
 
     def beating(self, until: float) -> list[Item]:
         """The running jobs whose claim the worker is to renew by then."""
-        with self.changed:
+        with self.lock:
             running = list(self.running.values())
         return [item for item in running if item.source.heartbeat and item.look_at <= until]
 
@@ -159,7 +160,7 @@ class Hold:
 
     def rest_if_empty(self) -> None:
         """Let the keeper sleep until something is added."""
-        with self.changed:
+        with self.lock:
             if self.is_empty() and not self.closed.is_set():
                 self.occupied.clear()
 

@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
 from django.db import connection, connections
+
+# For tests whose rows other connections must see. Our apps alone: to empty every table and to
+# write Django's own rows again takes longer than most tests.
+across_connections = pytest.mark.django_db(
+    transaction=True, available_apps=["django_alkstore", "testproject.shop"]
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 30.0
@@ -27,6 +34,16 @@ def database_url():
     return f"{scheme}://{user}@{conf['HOST']}{port}/{conf['NAME']}"
 
 
+def environment():
+    """What a child needs to work on the test database."""
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "testproject.settings",
+        "ALKSTORE_DATABASE_URL": database_url(),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
 class Process:
     """A child that is killed at the end of the test; its output is in a file."""
 
@@ -39,13 +56,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    "DJANGO_SETTINGS_MODULE": "testproject.settings",
-                    "ALKSTORE_DATABASE_URL": database_url(),
-                    "PYTHONUNBUFFERED": "1",
-                    **env,
-                },
+                env={**environment(), **env},
             )
 
     @property

@@ -1,0 +1,151 @@
+import math
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from django_alkstore import get_job, outbox, queue
+from django_alkstore.conf import OUTBOX_DEFAULTS, QUEUE_DEFAULTS, QueueSettings, current, read
+from django_alkstore.names import backing_queue
+
+NO_DURATION = [None, "10", b"10", True, Decimal(10), -1, math.nan, math.inf, 10**30, [10]]
+
+REFUSED = {
+    "ALKSTORE None": None,
+    "ALKSTORE a list": [("NOTIFY", True)],
+    "ALKSTORE text": "NOTIFY",
+    "DATABASE unknown": {"DATABASE": "nowhere"},
+    "DATABASE no text": {"DATABASE": 1},
+    "DATABASE a list": {"DATABASE": ["default"]},
+    "QUEUES None": {"QUEUES": None},
+    "QUEUES a list": {"QUEUES": ["reports"]},
+    "QUEUES text": {"QUEUES": "reports"},
+    "queue None": {"QUEUES": {"reports": None}},
+    "queue a number": {"QUEUES": {"reports": 5}},
+    "queue a list": {"QUEUES": {"reports": ["backoff"]}},
+    "name empty": {"QUEUES": {"": {}}},
+    "name no text": {"QUEUES": {7: {}}},
+    "name with a space": {"QUEUES": {"a b": {}}},
+    "name reserved": {"QUEUES": {"__alkstore_outbox:receipts": {}}},
+    "outbox name reserved": {"OUTBOXES": {"__alkstore_x": {}}},
+    "outbox None": {"OUTBOXES": {"receipts": None}},
+    "max_attempts 0": {"QUEUES": {"reports": {"max_attempts": 0}}},
+    "max_attempts a float": {"QUEUES": {"reports": {"max_attempts": 3.0}}},
+    "max_attempts None": {"QUEUES": {"reports": {"max_attempts": None}}},
+    "visibility_timeout 0": {"OUTBOXES": {"receipts": {"visibility_timeout": 0}}},
+    "backoff text": {"OUTBOXES": {"receipts": {"backoff": "5"}}},
+    "priority too large": {"QUEUES": {"reports": {"priority": 2**31}}},
+    "expires_in negative": {"QUEUES": {"reports": {"expires_in": -1}}},
+    "retention negative": {"QUEUES": {"reports": {"retention": -1}}},
+    "retention text": {"QUEUES": {"reports": {"retention": "1d"}}},
+    "LEASE_SECONDS under 1": {"LEASE_SECONDS": 0.99},
+    "POLL_INTERVAL 0": {"POLL_INTERVAL": 0},
+    "NOTIFY 1": {"NOTIFY": 1},
+    "NOTIFY None": {"NOTIFY": None},
+    "NOTIFY text": {"NOTIFY": "True"},
+    **{
+        f"{key} {value!r}": {key: value}
+        for key in ("BACKOFF_MAX", "LEASE_SECONDS", "POLL_INTERVAL")
+        for value in NO_DURATION
+    },
+}
+
+UNKNOWN = {
+    "one letter less": ({"QUEUE": {}}, "QUEUES"),
+    "two swapped": ({"BACKOFF_AMX": 1}, "BACKOFF_MAX"),
+    "lower case": ({"queues": {}}, "QUEUES"),
+    "like none": ({"ZZZ": 1}, ""),
+    "no text": ({5: 1}, ""),
+    "in a queue": ({"QUEUES": {"reports": {"max_retries": 1}}}, "max_attempts"),
+    "in an outbox": ({"OUTBOXES": {"receipts": {"visibility_timeuot": 1}}}, "visibility_timeout"),
+    "upper case": ({"QUEUES": {"reports": {"RETENTION": 1}}}, "retention"),
+    "delay in a queue": ({"QUEUES": {"reports": {"delay": 1}}}, ""),
+}
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def test_without_settings_the_defaults_hold():
+    settings = read({})
+    assert (settings.DATABASE, settings.NOTIFY) == (None, True)
+    assert (settings.BACKOFF_MAX, settings.LEASE_SECONDS, settings.POLL_INTERVAL) == (3600, 10, 1)
+    assert settings.of("reports") == QueueSettings(QUEUE_DEFAULTS)
+    assert settings.of(backing_queue("receipts")) == QueueSettings(OUTBOX_DEFAULTS)
+
+
+@pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED.keys())
+def test_a_wrong_setting_is_refused(given):
+    with pytest.raises(ImproperlyConfigured, match="expected .* to be .*, got "):
+        read(given)
+
+
+@pytest.mark.parametrize(("given", "nearest"), UNKNOWN.values(), ids=UNKNOWN.keys())
+def test_an_unknown_key_is_refused_and_the_nearest_known_one_named(given, nearest):
+    sentence = f"^expected each key of .* to be a known one, of which '{nearest}.*, got "
+    with pytest.raises(ImproperlyConfigured, match=sentence):
+        read(given)
+
+
+def test_the_message_says_which_queue_is_set_wrong():
+    with pytest.raises(ImproperlyConfigured, match=r"QUEUES\['b'\]: expected max_attempts to be"):
+        read({"QUEUES": {"a": {"max_attempts": 1}, "b": {"max_attempts": 0}}})
+
+
+def test_what_is_set_lies_over_the_defaults():
+    settings = read(
+        {
+            "DATABASE": "default",
+            "QUEUES": {"reports": {"max_attempts": 9, "retention": timedelta(days=1)}},
+            "OUTBOXES": {"reports": {"backoff": timedelta(seconds=1.5)}},
+            "BACKOFF_MAX": timedelta(hours=2),
+            "LEASE_SECONDS": 1,
+            "POLL_INTERVAL": 0.05,
+            "NOTIFY": False,
+        }
+    )
+    of_queue, of_outbox = settings.of("reports"), settings.of(backing_queue("reports"))
+    assert of_queue == QueueSettings(QUEUE_DEFAULTS.over({"max_attempts": 9}), 86_400.0)
+    assert of_outbox == QueueSettings(OUTBOX_DEFAULTS.over({"backoff": 1.5}))
+    assert (settings.BACKOFF_MAX, settings.LEASE_SECONDS, settings.POLL_INTERVAL) == (7200, 1, 0.05)
+
+
+def test_zero_is_a_value():
+    entry = {"priority": 0, "backoff": 0, "expires_in": 0, "retention": 0}
+    settings = read({"BACKOFF_MAX": 0, "QUEUES": {"reports": entry}})
+    of_queue = settings.of("reports")
+    assert settings.BACKOFF_MAX == 0.0
+    assert (of_queue.options.backoff, of_queue.options.expires_in, of_queue.retention) == (0, 0, 0)
+
+
+# -- in force -------------------------------------------------------------------------------------
+
+
+def test_the_settings_in_force_follow_an_override():
+    with override_settings(ALKSTORE={"BACKOFF_MAX": 7}):
+        assert current().BACKOFF_MAX == 7.0
+        with override_settings(ALKSTORE={"BACKOFF_MAX": 8}):
+            assert current().BACKOFF_MAX == 8.0
+        assert current().BACKOFF_MAX == 7.0
+    assert current() == read({})
+
+
+def test_wrong_settings_are_an_error_each_time_they_are_asked_for(settings):
+    settings.ALKSTORE = {"QUEUE": {}}
+    for _ in range(2):
+        with pytest.raises(ImproperlyConfigured):
+            current()
+
+
+@pytest.mark.django_db
+def test_settings_lie_over_the_defaults_and_the_calls_own_options_over_both(settings):
+    entry = {"max_attempts": 9, "priority": 4}
+    settings.ALKSTORE = {"QUEUES": {"x": entry}, "OUTBOXES": {"x": {"backoff": 0}}}
+    row = get_job(queue("x").enqueue(None, priority=0))
+    assert (row.max_attempts, row.priority, row.backoff) == (9, 0, 5.0)
+    row = get_job(outbox("x").enqueue(None))
+    assert (row.max_attempts, row.priority, row.backoff) == (5, 0, 0.0)
+    row = get_job(queue("another").enqueue(None))
+    assert (row.max_attempts, row.priority, row.backoff) == (3, 0, 5.0)
