@@ -60,6 +60,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_alkstore",
     "testproject.shop",
+    *filter(None, os.environ.get("SHOP_EXTRA_APPS", "").split(",")),
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -87,6 +88,7 @@ STATIC_URL = "static/"
 USE_TZ = True
 TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.AutoField"  # ours are BigAutoField all the same
+ALKSTORE = {"LEASE_SECONDS": float(os.environ.get("SHOP_LEASE_SECONDS", "10"))}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -1,0 +1,10 @@
+from django.contrib import admin
+
+from .models import Order
+
+
+@admin.register(Order)
+class OrderAdmin(admin.ModelAdmin):
+    list_display = ["id", "email", "item", "placed_at"]
+    date_hierarchy = "placed_at"
+    search_fields = ["email", "item"]
