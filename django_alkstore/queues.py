@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0
 REPAIR_SECONDS = 60.0
 BATCH_MAX = 1_000
+_UNREAD = object()
 
 
 def queue(name: str, using: str | None = None) -> Queue:
@@ -179,19 +180,32 @@ class Queue:
     def ack_batch(self, claimed_jobs: Iterable[ClaimedJob]) -> int:
         """Finish claimed jobs of this queue; how many were still ours."""
         engine = self.engine
-        ids_by_token = _ids_by_token(claimed_jobs)
+        ids_by_token = self._ids_by_token(claimed_jobs)
         return sum(self._finish(engine, token, ids) for token, ids in ids_by_token.items())
 
     def release_batch(self, claimed_jobs: Iterable[ClaimedJob]) -> int:
         """Give unstarted jobs of this queue back with their attempt; how many were still ours."""
         engine = self.engine
-        ids_by_token = _ids_by_token(claimed_jobs)
-        return sum(engine.release(self.name, token, ids) for token, ids in ids_by_token.items())
+        ids_by_token = self._ids_by_token(claimed_jobs)
+        return sum(engine.release(token, ids) for token, ids in ids_by_token.items())
 
     def _finish(self, engine: sql.Engine, token: int, ids: list[int]) -> int:
         if conf.current().of(self.name).retention:
-            return engine.keep(self.name, token, ids)
-        return engine.ack(self.name, token, ids)
+            return engine.keep(token, ids)
+        return engine.ack(token, ids)
+
+    def _ids_by_token(self, claimed_jobs: Iterable[ClaimedJob]) -> dict[int, list[int]]:
+        """Of those that are of this queue: another's cannot be reached through it."""
+        if not isinstance(claimed_jobs, Iterable):
+            wanted = "an iterable of ClaimedJobs"
+            raise InvalidOption(expected("claimed_jobs", wanted, claimed_jobs))
+        ids: dict[int, list[int]] = defaultdict(list)
+        for job in claimed_jobs:
+            if not isinstance(job, ClaimedJob):
+                raise InvalidOption(expected("claimed_jobs", "ClaimedJobs", job))
+            if job.queue == self.name:
+                ids[job.claim_token].append(job.id)
+        return ids
 
     def cancel(self, job_id: int) -> bool:
         """Let a job that waits die as cancelled; False if it is claimed, finished or elsewhere."""
@@ -230,6 +244,7 @@ class ClaimedJob:
         (self.id, self._text, self.attempts, self.max_attempts, self.visibility_timeout,
          self.backoff, self._lapses, self._created, self.schedule, self._scheduled,
          *_) = row  # fmt: skip
+        self._payload: Any = _UNREAD
         self.settled = False  # whether a verb of this handle has ended the claim
         self.lost = False  # whether a heartbeat found that somebody else has taken the job
         self._engine = engine
@@ -240,11 +255,9 @@ class ClaimedJob:
     @property
     def payload(self) -> Any:
         """What was enqueued. A change to it stays here. Raises InvalidPayload if it is no JSON."""
-        try:
-            return self._payload
-        except AttributeError:
+        if self._payload is _UNREAD:
             self._payload = payloads.decode(self._text)
-            return self._payload
+        return self._payload
 
     @property
     def idempotency_key(self) -> str:
@@ -306,22 +319,11 @@ class ClaimedJob:
 
     def release(self) -> bool:
         """Give the job back unstarted, with its attempt."""
-        return self._settle(self._engine.release(self.queue, self.claim_token, [self.id]))
+        return self._settle(self._engine.release(self.claim_token, [self.id]))
 
     def _settle(self, matched: int | bool) -> bool:
         self.settled = self.settled or matched > 0
         return matched > 0
-
-
-def _ids_by_token(claimed_jobs: Iterable[ClaimedJob]) -> dict[int, list[int]]:
-    if not isinstance(claimed_jobs, Iterable):
-        raise InvalidOption(expected("claimed_jobs", "an iterable of ClaimedJobs", claimed_jobs))
-    ids: dict[int, list[int]] = defaultdict(list)
-    for job in claimed_jobs:
-        if not isinstance(job, ClaimedJob):
-            raise InvalidOption(expected("claimed_jobs", "ClaimedJobs", job))
-        ids[job.claim_token].append(job.id)
-    return ids
 
 
 class Outcome(NamedTuple):
@@ -362,24 +364,17 @@ def hand_over(
     job: ClaimedJob, call: Callable[[ClaimedJob], object], surroundings: Surroundings
 ) -> Outcome:
     """Run ``call(job)``; whatever it raises, SystemExit too, and leaves behind stays in here."""
-    error = None
     try:
-        surroundings.refresh()
         _ = job.payload  # one that is no JSON is a failure of the job, not of the worker
-        call(job)
+        surroundings.call(call, job)
     except BaseException as exc:
-        error = exc
-    try:
-        surroundings.restore()
-    except Exception as exc:  # a connection that cannot even be closed; the next use replaces it
-        logger.warning("what %r left behind could not be restored", job, exc_info=exc)
-    return Outcome(job, error)
+        return Outcome(job, exc)
+    return Outcome(job)
 
 
 def process(job: ClaimedJob, call: Callable[[ClaimedJob], object]) -> None:
     """Hand ``job`` to ``call`` and record what came of it. A real Ctrl-C is raised again."""
-    with Surroundings() as surroundings:
-        outcome = hand_over(job, call, surroundings)
+    outcome = hand_over(job, call, Surroundings())
     outcome.record()
     if isinstance(outcome.error, KeyboardInterrupt) and _ctrl_c_raises():
         raise outcome.error

@@ -10,12 +10,12 @@ behind a pooler, and with ``ALKSTORE["NOTIFY"]`` off: polling alone.
 from __future__ import annotations
 
 import logging
-import select
+import selectors
 import time
 from functools import cache
 from typing import Any
 
-from django.db import connections
+from django.db import Error, connections
 
 from . import conf
 from .shutdown import Stoppable
@@ -26,6 +26,7 @@ CHANNEL = "django_alkstore"
 NOTIFY_SECONDS = 0.1
 DATA_VERSION_SECONDS = 0.012
 SELECT_SECONDS = 0.25  # a signal does not end a select: look at the stop this often
+NAMES_KEPT = 10_000
 
 _announced: dict[tuple[str, str], float] = {}
 
@@ -41,6 +42,8 @@ def announcement(alias: str, queue: str) -> str:
     now = time.monotonic()
     if now - _announced.get((alias, queue), float("-inf")) < NOTIFY_SECONDS:
         return ""
+    if len(_announced) >= NAMES_KEPT:  # queues may be named after customers, or days
+        _announced.clear()
     _announced[alias, queue] = now
     return f", pg_notify('{CHANNEL}', %(queue)s)"
 
@@ -83,17 +86,20 @@ class DataVersion(Waiter):
 
     def wait(self, stop: Stoppable, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while self._read() == self.version:
-            left = deadline - time.monotonic()
-            if left <= 0 or stop.wait(min(left, DATA_VERSION_SECONDS)):
+        # Sleep before each look: others may write all the time, and not to our queues.
+        while (left := deadline - time.monotonic()) > 0:
+            if stop.wait(min(left, DATA_VERSION_SECONDS)):
                 return False
-        return True
+            if self._read() != self.version:
+                return True
+        return False
 
     def _read(self) -> object:
         connection = connections[self.alias]
         connection.ensure_connection()
         # The driver's own cursor: a hundred reads a second need no query log.
-        return connection.connection.execute("PRAGMA data_version").fetchone()
+        with connection.wrap_database_errors:
+            return connection.connection.execute("PRAGMA data_version").fetchone()
 
 
 class Listen(Waiter):
@@ -101,47 +107,66 @@ class Listen(Waiter):
 
     connection: Any = None  # the driver's, on which LISTEN is in force
     news = False
-    pooled = False
+    polls = False
 
     def arm(self) -> None:
         wrapper = connections[self.alias]
         wrapper.ensure_connection()
-        if self.connection is not wrapper.connection and not self.pooled:
+        if self.connection is not wrapper.connection and not self.polls:
             self._listen(wrapper)
         self.news = False
 
     def _listen(self, wrapper: Any) -> None:
-        with wrapper.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            # A pooler makes up the id that it gives its clients, and shares the sessions.
-            self.pooled = cursor.fetchone()[0] != _told_pid(wrapper.connection)
-            if self.pooled:
-                logger.warning("%s is behind a connection pooler: polling for jobs", self.alias)
-                return
-            cursor.execute(f"LISTEN {CHANNEL}")
+        try:
+            with wrapper.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                # A pooler makes up the id that it gives its clients, and shares the sessions.
+                if cursor.fetchone()[0] != wrapper.connection.info.backend_pid:
+                    self._poll("it is behind a connection pooler")
+                    return
+                cursor.execute(f"LISTEN {CHANNEL}")
+        except Error as exc:
+            if not wrapper.is_usable():
+                raise
+            self._poll(f"it cannot LISTEN ({exc})")
+            return
         self.connection = wrapper.connection
-        if hasattr(self.connection, "add_notify_handler"):  # psycopg 3, during any query
-            self.connection.add_notify_handler(self._heard)
+        self._hear_of(self.connection)
+
+    def _poll(self, why: str) -> None:
+        self.polls = True
+        logger.warning("polling for jobs in the database %r: %s", self.alias, why)
+
+    def _hear_of(self, driver: Any) -> None:
+        """Have what comes with the answers to any query told to us, and kept nowhere."""
+        if hasattr(driver, "add_notify_handler"):  # psycopg 3
+            driver.add_notify_handler(self._heard)
+        else:
+            driver.notifies = Ear(self._heard)
 
     def wait(self, stop: Stoppable, seconds: float) -> bool:
-        if self.pooled:
+        if self.polls:
             return super().wait(stop, seconds)
         deadline = time.monotonic() + seconds
-        self._receive()  # what came with the answers since arm()
-        while not self.news and not stop.is_set() and (left := deadline - time.monotonic()) > 0:
-            select.select([self.connection], [], [], min(left, SELECT_SECONDS))
-            self._receive()
+        with connections[self.alias].wrap_database_errors:
+            self._receive()  # what came with the answers since arm()
+            # Not select.select: it takes no file number over 1,023.
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.connection, selectors.EVENT_READ)
+                while not (self.news or stop.is_set()):
+                    if (left := deadline - time.monotonic()) <= 0:
+                        break
+                    selector.select(min(left, SELECT_SECONDS))
+                    self._receive()
         return self.news
 
     def _receive(self) -> None:
-        if hasattr(self.connection, "pgconn"):
-            self.connection.pgconn.consume_input()
-            while notification := self.connection.pgconn.notifies():
-                self._hear(notification.extra.decode())
-        else:
+        if not hasattr(self.connection, "pgconn"):  # psycopg2
             self.connection.poll()
-            while self.connection.notifies:
-                self._hear(self.connection.notifies.pop(0).payload)
+            return
+        self.connection.pgconn.consume_input()
+        while notification := self.connection.pgconn.notifies():
+            self._hear(notification.extra.decode())
 
     def _heard(self, notification: Any) -> None:
         self._hear(notification.payload)
@@ -150,9 +175,11 @@ class Listen(Waiter):
         self.news = self.news or queue in self.queues
 
 
-def _told_pid(connection: Any) -> int:
-    """The server process that the connection was told it talks to."""
-    return connection.info.backend_pid
+class Ear:
+    """What psycopg2 appends notifications to."""
+
+    def __init__(self, append: Any) -> None:
+        self.append = append
 
 
 _WAITERS = {"sqlite": DataVersion, "postgresql": Listen}

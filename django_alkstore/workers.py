@@ -4,7 +4,8 @@ What it holds it never loses sight of: a claimed job that waits too long in here
 its attempt, an outcome that cannot be written is tried again, and a stop hands back at once what
 has not started. A second thread, the keeper, sees to that while handlers run. A database that
 fails is waited for. The limit: a handler that outlives its claim runs beside the next worker's,
-unless it beats (``job.heartbeat()``, or ``heartbeat=True`` at its registration).
+unless it beats (``job.heartbeat()``, or ``heartbeat=True`` at its registration). On SQLite nobody
+can beat while a handler holds the one write lock: keep transactions there shorter than the claim.
 """
 
 from __future__ import annotations
@@ -15,27 +16,31 @@ import socket
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from django.db import Error, connections
+from django.db import DataError, Error, transaction
 
 from . import wakeups
 from .exceptions import RetryLater
 from .queues import ClaimedJob, Outcome, Queue, hand_over
 from .shutdown import Stoppable
-from .surroundings import Surroundings
+from .surroundings import Surroundings, drop_connections, forget_queries
 
 logger = logging.getLogger(__name__)
 
 KEEPER_SECONDS = 0.04  # how often the keeper looks while anything is held
 RECORD_WITHIN = 0.05  # an outcome is written no later than this and one look of the keeper
 QUICK_BATCH, SLOW_BATCH = 0.1, 0.5  # seconds within which a batch grows, beyond which it shrinks
+SHORTEST_WAIT, LONGEST_WAIT = 0.25, 5.0  # for its turn in here, and no more than half of the claim
+BEAT_PATIENCE = 1.0  # a heartbeat waits no longer for a row that the handler itself has locked
 LONGEST_OUTAGE_PAUSE = 5.0
+LAST_SECONDS = 5.0  # for a thread to end, or for a last write
 LOOK_AGAIN_SECONDS = wakeups.NOTIFY_SECONDS
 WATCH_SECONDS = 60.0
 STOPPED = "the worker was stopped before the job ended"
+NEVER = float("inf")
 
 
 @dataclass(frozen=True)
@@ -63,113 +68,159 @@ def default_worker_id() -> str:
 
 
 class Item:
-    """A job on its way through the worker, and when its claim needs a look."""
+    """A job on its way through the worker: waiting, then running, then ended or given back.
 
-    __slots__ = ("job", "look_at", "source")
+    Compared by identity: a job whose claim lapsed may be in here twice, under two claims.
+    """
+
+    __slots__ = ("beat_at", "ended_at", "give_back_at", "job", "source")
 
     def __init__(self, job: ClaimedJob, source: Source, claimed_at: float) -> None:
         self.job = job
         self.source = source
-        self.look_at = claimed_at + job.visibility_timeout / 2
+        claim = job.visibility_timeout
+        self.give_back_at = claimed_at + min(max(SHORTEST_WAIT, claim / 2), LONGEST_WAIT)
+        self.beat_at = claimed_at + claim / 3
+        self.ended_at = NEVER
 
-    def beat(self) -> None:
-        """Hold the claim for its whole time again."""
-        self.look_at = time.monotonic() + self.job.visibility_timeout / 3
-        if not self.job.heartbeat():
-            self.look_at = float("inf")
-            logger.warning("%r still runs, but its claim has been taken back", self.job)
+    def beat(self) -> bool:
+        """Hold the claim for its whole time again; False if it has been taken back."""
+        engine = self.source.queue.engine
+        with transaction.atomic(engine.alias):
+            engine.limit_transaction(BEAT_PATIENCE)
+            held = self.job.heartbeat()
+        self.beat_at = time.monotonic() + self.job.visibility_timeout / 3 if held else NEVER
+        return held
 
 
 class Hold:
-    """What a worker has claimed: waiting, running, or ended and not yet recorded."""
+    """What a worker has claimed, until it is written down what became of it."""
 
     def __init__(self, stop: Stoppable) -> None:
         self.stop = stop
-        self.lock = threading.Lock()  # entered for each job: not through the condition's own
-        self.changed = threading.Condition(self.lock)
+        self.lock = threading.Lock()  # entered for each job: not through the conditions' own
+        self.filled = threading.Condition(self.lock)  # there is something to start, or the end
+        self.eased = threading.Condition(self.lock)  # a job has ended, or has been set aside
         self.occupied = threading.Event()
         self.closed = threading.Event()
         self.waiting: deque[Item] = deque()
-        self.running: dict[int, Item] = {}
-        self.ended: list[Outcome] = []
-        self.ended_since = 0.0
+        self.running: set[Item] = set()
+        self.ended: dict[Item, Outcome] = {}
+        self.unstarted: list[Item] = []  # to be given back
+        self.started = 0
 
     def add(self, items: Sequence[Item]) -> None:
         """Claimed jobs, to be started in this order."""
-        with self.changed:
+        with self.lock:
             self.waiting.extend(items)
             self.occupied.set()
-            self.changed.notify_all()
+            self.filled.notify_all()
 
     def start(self) -> Item | None:
         """The next job to run; None if there is none, or none may start any more."""
         with self.lock:
-            if self.stop.is_set() or not self.waiting:
-                return None
-            item = self.waiting.popleft()
-            self.running[item.job.id] = item
-            return item
+            return self._start()
 
     def start_when_there_is(self) -> Item | None:
         """The next job to run, waiting for it; None when the worker ends."""
-        while not self.closed.is_set():
-            if item := self.start():
+        with self.lock:
+            while not self.closed.is_set():
+                if item := self._start():
+                    return item
+                self.filled.wait()
+        return None
+
+    def _start(self) -> Item | None:
+        if self.stop.is_set():
+            return None
+        now = time.monotonic()
+        while self.waiting:
+            item = self.waiting.popleft()
+            if item.give_back_at > now:
+                self.started += 1
+                self.running.add(item)
                 return item
-            with self.changed:
-                if not self.waiting or self.stop.is_set():
-                    self.changed.wait(1.0)
+            self.unstarted.append(item)
         return None
 
     def end(self, item: Item, outcome: Outcome) -> None:
         """The job has run, and ``outcome`` waits to be recorded."""
         with self.lock:
-            del self.running[item.job.id]
-            if not self.ended:
-                self.ended_since = time.monotonic()
-            self.ended.append(outcome)
-            if len(self.waiting) <= len(self.running):
-                self.changed.notify_all()
+            self.running.discard(item)
+            item.ended_at = time.monotonic()
+            self.ended[item] = outcome
+            self.eased.notify()
 
-    def take_ended(self) -> list[Outcome]:
-        """The outcomes to record."""
+    def set_aside(self, until: float = NEVER) -> None:
+        """Let the waiting jobs whose time in here ends by then be given back, unstarted."""
         with self.lock:
-            ended, self.ended = self.ended, []
-            return ended
+            if late := [item for item in self.waiting if item.give_back_at <= until]:
+                self.waiting = deque(i for i in self.waiting if i.give_back_at > until)
+                self.unstarted += late
+                self.eased.notify()
 
-    def put_back(self, outcomes: Sequence[Outcome]) -> None:
-        """Outcomes that could not be recorded, to be tried again."""
+    def to_record(self) -> list[tuple[Item, Outcome]]:
         with self.lock:
-            self.ended = [*outcomes, *self.ended]
+            return list(self.ended.items())
 
-    def take_waiting(self, until: float = float("inf")) -> list[Item]:
-        """The jobs whose claim needs a look by then; they will not be started."""
+    def recorded(self, items: Iterable[Item]) -> None:
+        """What came of these jobs is written down."""
         with self.lock:
-            taken = [item for item in self.waiting if item.look_at <= until]
-            if taken:
-                self.waiting = deque(item for item in self.waiting if item.look_at > until)
-            return taken
+            for item in items:
+                self.ended.pop(item, None)
+
+    def to_give_back(self) -> list[Item]:
+        with self.lock:
+            return list(self.unstarted)
+
+    def given_back(self, count: int) -> None:
+        """The first so many of the unstarted jobs are ours no more."""
+        with self.lock:
+            del self.unstarted[:count]
+
+    def needs_writing(self, ended_by: float) -> bool:
+        """Whether there are jobs to give back, or one that ended by then and is not recorded."""
+        with self.lock:
+            oldest = next(iter(self.ended), None)
+            return bool(self.unstarted) or (oldest is not None and oldest.ended_at <= ended_by)
 
     def beating(self, until: float) -> list[Item]:
         """The running jobs whose claim the worker is to renew by then."""
         with self.lock:
-            running = list(self.running.values())
-        return [item for item in running if item.source.heartbeat and item.look_at <= until]
+            return [i for i in self.running if i.source.heartbeat and i.beat_at <= until]
+
+    def abandon_running(self) -> list[Item]:
+        """The jobs that still run; what they come to now is to run again elsewhere."""
+        with self.lock:
+            running = list(self.running)
+            for item in running:
+                self.ended[item] = Outcome(item.job, RetryLater(0, STOPPED))
+            return running
+
+    def taken(self) -> int:
+        """How many jobs have been started, or wait to be."""
+        with self.lock:
+            return self.started + len(self.waiting)
 
     def is_empty(self) -> bool:
-        return not (self.waiting or self.running or self.ended)
+        with self.lock:
+            return self._is_empty()
+
+    def _is_empty(self) -> bool:
+        return not (self.waiting or self.running or self.ended or self.unstarted)
 
     def rest_if_empty(self) -> None:
         """Let the keeper sleep until something is added."""
         with self.lock:
-            if self.is_empty() and not self.closed.is_set():
+            if self._is_empty() and not self.closed.is_set():
                 self.occupied.clear()
 
     def close(self) -> None:
         """Let the threads end."""
-        with self.changed:
+        with self.lock:
             self.closed.set()
             self.occupied.set()
-            self.changed.notify_all()
+            self.filled.notify_all()
 
 
 class Worker:
@@ -196,12 +247,15 @@ class Worker:
         self.queues = {source.queue.name: source.queue for source in sources}
         self.waiter = wakeups.waiter(self.engine.alias, list(self.queues))
         self.hold = Hold(stop)
-        self.batch = min(limits.concurrency, limits.batch_size)
-        self.taken = 0
+        self.claiming = threading.Lock()  # from the claim until the hold knows of it
+        self.writing = threading.Lock()  # from the look at what is to be written until it is
         self.has_news = False
         self.stopped_at: float | None = None
         # In a test's own transaction no second thread would see the rows, so there is none.
         self.alone = self.engine.connection.in_atomic_block
+        self.threads = 1 if self.alone else limits.concurrency
+        self.fewest = min(self.threads, limits.batch_size)
+        self.batches = dict.fromkeys(self.queues, self.fewest)
 
     # -- the ways to run ------------------------------------------------------------------------
 
@@ -211,39 +265,45 @@ class Worker:
         with self._threads():
             while not self._is_finished():
                 try:
-                    self.engine.own_connection()
                     self._watch()
                     empty = 0 if self._pass() else empty + 1
                     if empty:
                         self._idle(empty)
                     outages = 0
                 except Error as exc:
-                    self._wait_for_database(outages, exc)
+                    if self.alone:
+                        raise
+                    self._note_outage(exc)
+                    self.stop.wait(_pause(outages))
                     outages += 1
 
     def burst(self) -> None:
         """Work until no job is ready, stopped, or until ``max_jobs`` have been taken."""
-        self.engine.own_connection()
         with self._threads():
-            while not self._is_finished() and self._pass():
-                self._finish_held()
+            while not self._is_finished():
+                held = not self.hold.is_empty()
+                if not self._pass():
+                    if not held:
+                        return
+                    self._finish_held()  # what fails may be ready again
 
     def _is_finished(self) -> bool:
         return self.stop.is_set() or self._left() <= 0
 
     def _left(self) -> float:
         most = self.limits.max_jobs
-        return float("inf") if most is None else most - self.taken
+        return NEVER if most is None else most - self.hold.taken()
 
     def _watch(self) -> None:
+        forget_queries()
         if self.watch is not None and time.monotonic() >= self.watch_at:
             self.watch_at = time.monotonic() + WATCH_SECONDS
+            self.engine.own_connection()
             self.watch()
 
-    def _wait_for_database(self, outages: int, error: Error) -> None:
+    def _note_outage(self, error: Error) -> None:
         logger.warning("the database failed; trying again", exc_info=error)
-        connections.close_all()
-        self.stop.wait(min(0.1 * 2 ** min(outages, 10), LONGEST_OUTAGE_PAUSE))
+        drop_connections()
 
     # -- one pass -------------------------------------------------------------------------------
 
@@ -251,83 +311,114 @@ class Worker:
         """Claim and run a batch of each queue; whether there was any job."""
         worked = False
         for source in self.sources:
+            room = self._wait_for_room(source)
             if self._is_finished():
                 break
-            worked |= self._run_batch(source, int(min(self.batch, self._left())))
+            worked |= self._run_batch(source, int(min(room, self._left())))
         return worked
 
     def _run_batch(self, source: Source, limit: int) -> bool:
-        began = time.monotonic()
-        jobs = source.queue.claim_batch(self.worker_id, limit)
-        if not jobs:
+        items = self._claim(source, limit)
+        if not items:
             return False
-        self.taken += len(jobs)
-        self.hold.add([Item(job, source, began) for job in jobs])
-        if self.limits.concurrency == 1:
+        began = time.monotonic()
+        if self.threads == 1:
             self._run_here()
         else:
-            self._let_threads_run()
-        self._record()
-        self._fit_batch(len(jobs) == limit, time.monotonic() - began)
+            self._wait_for_room(source)
+        self._write()
+        self._fit_batch(source, len(items) == limit, time.monotonic() - began)
         return True
 
+    def _claim(self, source: Source, limit: int) -> list[Item]:
+        with self.claiming:
+            self.engine.own_connection()
+            began = time.monotonic()
+            jobs = source.queue.claim_batch(self.worker_id, limit)
+            items = [Item(job, source, began) for job in jobs]
+            if items:
+                self.hold.add(items)
+        return items
+
     def _run_here(self) -> None:
-        with Surroundings() as surroundings:
-            while item := self.hold.start():
-                self._run(item, surroundings)
-                if self.alone:
-                    self._record()
+        while item := self.hold.start():
+            self._run(item, self.surroundings)
+            if self.alone:
+                self._write()
 
     def _run(self, item: Item, surroundings: Surroundings) -> None:
         self.hold.end(item, hand_over(item.job, item.source.call, surroundings))
 
-    def _let_threads_run(self) -> None:
-        """Wait until the threads are about to run out of jobs."""
-        with self.hold.changed:
-            while len(self.hold.waiting) > len(self.hold.running) and not self.stop.is_set():
-                self.hold.changed.wait(KEEPER_SECONDS)
+    def _wait_for_room(self, source: Source) -> int:
+        """How many jobs to claim, once there is a thread for them; 0 when stopped.
 
-    def _fit_batch(self, was_full: bool, seconds: float) -> None:
+        A few more than there are threads only of a queue whose jobs are quick: behind a slow one
+        they would wait here while other workers are idle.
+        """
+        batch = self.batches[source.queue.name]
+        if self.threads == 1:
+            return batch
+        with self.hold.lock:
+            while not self.stop.is_set():
+                waiting = len(self.hold.waiting)
+                if batch > self.threads and waiting <= self.threads:
+                    return batch
+                if (free := self.threads - waiting - len(self.hold.running)) > 0:
+                    return min(batch, free)
+                self.hold.eased.wait(KEEPER_SECONDS)
+        return 0
+
+    def _fit_batch(self, source: Source, was_full: bool, seconds: float) -> None:
         """Claim as many at once as take a moment: few round trips, yet little held back."""
+        batch = self.batches[source.queue.name]
         if was_full and seconds < QUICK_BATCH:
-            self.batch = min(2 * self.batch, self.limits.batch_size)
+            batch = min(2 * batch, self.limits.batch_size)
         elif seconds > SLOW_BATCH:
-            fewest = min(self.limits.concurrency, self.limits.batch_size)
-            self.batch = max(self.batch // 2, fewest)
+            batch = max(self.fewest, int(batch * QUICK_BATCH / seconds))
+        self.batches[source.queue.name] = batch
 
     def _idle(self, empty: int) -> None:
         """Wait until a job is ready or due, looking at least once in each poll interval."""
         if empty > 1:  # it was ready, and yet not to be had: somebody holds the row
             self.stop.wait(min(0.01 * 2 ** min(empty, 10), LOOK_AGAIN_SECONDS))
-        while not self.stop.is_set():
+        # What lost its due_at shows in no look; the repair that finds it is part of a claim.
+        until = time.monotonic() + WATCH_SECONDS
+        while not self.stop.is_set() and (left := until - time.monotonic()) > 0:
             self.waiter.arm()
             peek = self.engine.peek(list(self.queues))
             if peek.ready or peek.seconds == 0:
                 return
             # What was enqueued just after an announcement has not been announced.
             longest = LOOK_AGAIN_SECONDS if self.has_news else self.limits.poll_interval
-            seconds = longest if peek.seconds is None else min(longest, peek.seconds)
-            self.has_news = self.waiter.wait(self.stop, seconds)
+            due = NEVER if peek.seconds is None else peek.seconds
+            self.has_news = self.waiter.wait(self.stop, min(longest, due, left))
 
-    # -- recording and handing back: by this thread or the keeper -------------------------------
+    # -- recording and giving back: by this thread or the keeper --------------------------------
+
+    def _write(self) -> None:
+        """Record what has ended, and give back what will not start.
+
+        What cannot be written stays in the hold for the next time.
+        """
+        with self.writing:
+            self.engine.own_connection()
+            self._record()
+            self._give_back()
 
     def _record(self) -> None:
-        """Write down what has ended; what cannot be written is kept for the next time."""
-        done: dict[str, list[Outcome]] = defaultdict(list)
-        failed: list[Outcome] = []
-        for outcome in self.hold.take_ended():
-            (failed if outcome.error else done[outcome.job.queue]).append(outcome)
-        try:
-            while done:
-                name = next(iter(done))
-                self._ack(self.queues[name], [outcome.job for outcome in done[name]])
-                del done[name]
-            while failed:
-                failed[0].record()
-                del failed[0]
-        except Error:
-            self.hold.put_back([*failed, *(o for outcomes in done.values() for o in outcomes)])
-            raise
+        done: dict[str, dict[Item, ClaimedJob]] = defaultdict(dict)
+        failed: list[tuple[Item, Outcome]] = []
+        for item, outcome in self.hold.to_record():
+            if outcome.error is None:
+                done[item.job.queue][item] = item.job
+            else:
+                failed.append((item, outcome))
+        for name, jobs in done.items():
+            self._ack(self.queues[name], list(jobs.values()))
+            self.hold.recorded(jobs)
+        for item, outcome in failed:
+            self._record_failure(outcome)
+            self.hold.recorded([item])
 
     def _ack(self, queue: Queue, jobs: Sequence[ClaimedJob]) -> None:
         acked = queue.ack_batch(jobs)
@@ -336,31 +427,45 @@ class Worker:
             logger.warning("%d of %d acks of %r matched no claim of ours: taken back meanwhile",
                            lost, len(jobs), queue)  # fmt: skip
 
-    def _hand_back(self, items: Sequence[Item]) -> None:
+    def _record_failure(self, outcome: Outcome) -> None:
+        try:
+            outcome.record()
+        except Exception as exc:
+            if isinstance(exc, Error) and not isinstance(exc, DataError):
+                raise
+            # No outcome may stand in the way of the others; this one's claim lapses.
+            logger.exception("what came of %r cannot be stored", outcome.job)
+
+    def _give_back(self) -> None:
         """Give jobs that were not started back, with their attempt."""
-        self.taken -= len(items)
+        unstarted = self.hold.to_give_back()
         by_queue: dict[str, list[ClaimedJob]] = defaultdict(list)
-        for item in items:
+        for item in unstarted:
             by_queue[item.job.queue].append(item.job)
         for name, jobs in by_queue.items():
             released = self.queues[name].release_batch(jobs)
-            logger.info("handed back %d of %d unstarted jobs of %r",
+            logger.info("gave back %d of %d unstarted jobs of %r",
                         released, len(jobs), self.queues[name])  # fmt: skip
+        self.hold.given_back(len(unstarted))
 
     def _finish_held(self) -> None:
         """Wait until everything that is held has ended and is recorded."""
+        outages = 0
         while not self.hold.is_empty():
             if self.stop.is_set():
-                self._hand_back(self.hold.take_waiting())
+                self.hold.set_aside()
             try:
-                self._record()
+                self._write()
+                outages = 0
             except Error as exc:
                 if self.alone:
                     raise
-                self._wait_for_database(0, exc)
-            with self.hold.changed:
+                self._note_outage(exc)
+                self.hold.closed.wait(_pause(outages))  # the stop would not wait any more
+                outages += 1
+            with self.hold.lock:
                 if self.hold.waiting or self.hold.running:
-                    self.hold.changed.wait(KEEPER_SECONDS)
+                    self.hold.eased.wait(KEEPER_SECONDS)
 
     # -- the threads ----------------------------------------------------------------------------
 
@@ -368,54 +473,74 @@ class Worker:
     def _threads(self) -> Iterator[None]:
         """The keeper and, with ``concurrency`` above 1, the threads that run handlers."""
         targets = [] if self.alone else [self._keep]
-        if self.limits.concurrency > 1:
-            targets += [self._run_in_thread] * self.limits.concurrency
+        targets += [self._run_in_thread] * (self.threads if self.threads > 1 else 0)
         threads = [threading.Thread(target=target, daemon=True) for target in targets]
-        for thread in threads:
-            thread.start()
+        self.surroundings = Surroundings(self.engine.alias)  # of this thread
         try:
+            for thread in threads:
+                thread.start()
             yield
             self._finish_held()
         finally:
             self.hold.close()
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:
+                    thread.join(LAST_SECONDS)
+            self._leave()
+
+    def _leave(self) -> None:
+        """After an error that ends the worker: keep other workers waiting for as little as can be."""
+        self.hold.set_aside()
+        try:
+            if self.hold.needs_writing(NEVER):
+                self._write()
+        except Exception:
+            logger.warning("the jobs held here are left to their claims", exc_info=True)
 
     def _run_in_thread(self) -> None:
+        surroundings = Surroundings(self.engine.alias)
         try:
-            with Surroundings() as surroundings:
-                while item := self.hold.start_when_there_is():
-                    self._run(item, surroundings)
+            while item := self.hold.start_when_there_is():
+                self._run(item, surroundings)
         finally:
-            connections.close_all()
+            drop_connections()
 
     def _keep(self) -> None:
         """The keeper: what must happen while handlers run."""
-        try:
-            while not self.hold.closed.is_set():
-                self.hold.occupied.wait()
-                self.hold.closed.wait(KEEPER_SECONDS)
-                try:
-                    self._tend(time.monotonic())
-                except Exception:
-                    logger.warning("the keeper failed; trying again", exc_info=True)
-                    connections.close_all()
-                    self.hold.closed.wait(1.0)
-                self.hold.rest_if_empty()
-        finally:
-            connections.close_all()
+        while not self.hold.closed.is_set():
+            self.hold.occupied.wait()
+            self.hold.closed.wait(KEEPER_SECONDS)
+            try:
+                self._tend(time.monotonic())
+            except Exception:
+                logger.warning("the keeper failed; trying again", exc_info=True)
+                drop_connections()
+                self.hold.closed.wait(1.0)
+            self.hold.rest_if_empty()
+        drop_connections()
 
     def _tend(self, now: float) -> None:
         if self.stop.is_set():
             self._stopping(now)
-        self.engine.own_connection()
+        self.hold.set_aside(NEVER if self.stop.is_set() else now)
+        if self.hold.needs_writing(now - RECORD_WITHIN):
+            self._write()
+        self._beat(now)
+        forget_queries()
+
+    def _beat(self, now: float) -> None:
         for item in self.hold.beating(now):
-            item.beat()
-        late = self.hold.take_waiting(float("inf") if self.stop.is_set() else now)
-        if late:
-            self._hand_back(late)
-        if self.hold.ended and now - self.hold.ended_since >= RECORD_WITHIN:
-            self._record()
+            self.engine.own_connection()
+            try:
+                held = item.beat()
+            except Error:
+                if not self.engine.connection.is_usable():
+                    raise
+                logger.warning("no heartbeat for %r; trying again", item.job, exc_info=True)
+                item.beat_at = time.monotonic() + 1.0
+                continue
+            if not held and item in self.hold.running and not item.job.settled:
+                logger.warning("%r still runs, but its claim has been taken back", item.job)
 
     def _stopping(self, now: float) -> None:
         """After the grace: let other workers have what still runs here, and end the process."""
@@ -423,10 +548,19 @@ class Worker:
             self.stopped_at = now
         if now - self.stopped_at < self.limits.grace:
             return
-        for item in list(self.hold.running.values()):
-            logger.error("%r still runs %.0f s after the stop", item.job, self.limits.grace)
-            self.hold.put_back([Outcome(item.job, RetryLater(0, STOPPED))])
-        try:
-            self._record()
-        finally:
-            os._exit(0)  # the main thread may be inside that handler
+        # The main thread may be inside a handler, which may hold the rows that are to be written.
+        end = threading.Timer(LAST_SECONDS, os._exit, [0])
+        end.daemon = True
+        end.start()
+        with self.claiming:
+            for item in self.hold.abandon_running():
+                logger.error("%r still runs %.0f s after the stop", item.job, self.limits.grace)
+            self.hold.set_aside()
+            try:
+                self._write()
+            finally:
+                os._exit(0)
+
+
+def _pause(outages: int) -> float:
+    return min(0.1 * 2 ** min(outages, 10), LONGEST_OUTAGE_PAUSE)

@@ -16,13 +16,14 @@ from ..backoff import seconds
 from ..exceptions import InvalidName, InvalidOption
 from ..names import valid_name
 from ..options import valid_worker_id, whole_number
-from ..queues import Queue
+from ..queues import BATCH_MAX, Queue
 from ..registry import Registry, autodiscover
 from ..shutdown import StopToken, stop_on_signals
 from ..workers import Limits, Source, Worker, default_worker_id
 
 Value = TypeVar("Value")
 LABEL = "django_alkstore"
+THREADS_MAX = 1_000
 
 
 class DatabaseCommand(BaseCommand):
@@ -60,7 +61,7 @@ def argument(check: Callable[[str], Value]) -> Callable[[str], Value]:
         except InvalidOption as exc:
             raise ArgumentTypeError(str(exc)) from exc
 
-    parse.__name__ = "value"  # argparse names it when int() or float() fails
+    parse.__name__ = "number"  # argparse names it when int() or float() fails
     return parse
 
 
@@ -73,8 +74,8 @@ class WorkerCommand(DatabaseCommand):
         super().add_arguments(parser)
         add = parser.add_argument
         add("names", nargs="*", metavar="NAME", help="default: every registered one")
-        add("--concurrency", type=positive_int, default=1, help="threads (1: the main one)")
-        add("--batch-size", type=positive_int, default=Limits.batch_size, help="claim at most")
+        add("--concurrency", type=thread_count, default=1, help="threads (1: the main one)")
+        add("--batch-size", type=batch_size, default=Limits.batch_size, help="claim at most")
         add("--poll-interval", type=positive_seconds, help="seconds; default: POLL_INTERVAL")
         add("--grace", type=any_seconds, default=Limits.grace, help="seconds after a stop signal")
         add("--max-jobs", type=positive_int, help="end after so many")
@@ -129,6 +130,8 @@ def limits(options: dict[str, Any]) -> Limits:
 
 
 positive_int = argument(lambda text: whole_number("it", int(text), 1))
+batch_size = argument(lambda text: whole_number("it", int(text), 1, BATCH_MAX))
+thread_count = argument(lambda text: whole_number("it", int(text), 1, THREADS_MAX))
 positive_seconds = argument(lambda text: seconds("it", float(text), above_zero=True))
 any_seconds = argument(lambda text: seconds("it", float(text)))
 worker_id = argument(valid_worker_id)
