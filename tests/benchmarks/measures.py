@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from django_alkstore import outbox
 from django_alkstore.models import Job
 from testproject.shop.models import Order
+from tests.piles import pile
 from tests.processes import environment
 
 from .bare import QUEUE, Bare
@@ -185,16 +186,16 @@ def backlog(size):
     smallest = None
     for waiting in size.backlogs:
         empty()
-        pile("ready", waiting, priority=0)
+        pile("ready", waiting, queue=QUEUE)
         rate, bare_rate = _claim_rates(bare)
         yield Figure(f"next 1,000 claims, {waiting:,} waiting", rate, bare_rate, "/s")
         smallest = smallest or rate
     if len(size.backlogs) > 1:
         yield Figure("  the last of these / the first", rate, smallest, "/s")
     empty()
-    pile("ready", size.backlogs[0], priority=0)
-    pile("scheduled", size.delayed, priority=100)
-    pile("done", size.finished, priority=0)
+    pile("ready", size.backlogs[0], queue=QUEUE)
+    pile("scheduled", size.delayed, queue=QUEUE, priority=100)
+    pile("done", size.finished, queue=QUEUE)
     rate, bare_rate = _claim_rates(bare)
     what = f"the same, {size.delayed:,} delayed and {size.finished:,} finished"
     yield Figure(what, rate, bare_rate, "/s")
@@ -235,43 +236,6 @@ def idle_cost(size):
 
 
 MEASURES = [enqueueing, claiming, draining, latency, producing, backlog, idle_cost]
-
-
-def pile(state, count, priority):
-    """Insert ``count`` rows by one statement, as they would stand in that state."""
-    due = {"scheduled": "future", "done": "NULL", "ready": "NULL"}[state]
-    finished = "now_" if state == "done" else "NULL"
-    series, now, future = {
-        "sqlite": (
-            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})",
-            "strftime('%Y-%m-%d %H:%M:%f', 'now')",
-            "strftime('%Y-%m-%d %H:%M:%f', 'now', '1 day')",
-        ),
-        "postgresql": (
-            f"WITH n(i) AS (SELECT generate_series(1, {count}))",
-            "NOW()",
-            "NOW() + INTERVAL '1 day'",
-        ),
-        "mysql": (
-            f"WITH n(i) AS (SELECT seq FROM seq_1_to_{count})",
-            "UTC_TIMESTAMP(6)",
-            "UTC_TIMESTAMP(6) + INTERVAL 1 DAY",
-        ),
-    }[connection.vendor]
-    columns = {
-        "queue": f"'{QUEUE}'", "state": f"'{state}'", "priority": priority, "payload": "'{}'",
-        "run_at": future if state == "scheduled" else now, "due_at": due.replace("future", future),
-        "attempts": 0, "max_attempts": 5, "visibility_timeout": 60, "backoff": 5,
-        "created_at": now, "finished_at": finished.replace("now_", now),
-    }  # fmt: skip
-    into = f"INSERT INTO django_alkstore_job ({', '.join(columns)})"
-    values = ", ".join(str(value) for value in columns.values())
-    if connection.vendor == "mysql":
-        text = f"{into} {series} SELECT {values} FROM n"
-    else:
-        text = f"{series} {into} SELECT {values} FROM n"
-    with connection.cursor() as cursor:
-        cursor.execute(text)
 
 
 def wait_until_empty():
