@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0
 REPAIR_SECONDS = 60.0
 BATCH_MAX = 1_000
+NO_REASON = "failed, and no reason was given"
 _UNREAD = object()
 
 
@@ -131,16 +132,12 @@ class Queue:
         """Claim up to ``n`` jobs (at most 1,000) with one claim token, in claim order."""
         worker_id = valid_worker_id(worker_id)
         n = whole_number("n", n, 1, BATCH_MAX)
-        engine = self.engine
+        engine, token = self.engine, secrets.randbits(63)
         swept = self._sweep_if_due(engine)
-        jobs = self._claim(engine, worker_id, n)
-        if len(jobs) < n and not swept and self._sweep_all(engine):
-            jobs += self._claim(engine, worker_id, n - len(jobs))
-        return jobs
-
-    def _claim(self, engine: sql.Engine, worker_id: str, n: int) -> list[ClaimedJob]:
-        token = secrets.randbits(63)
         rows = engine.claim(self.name, worker_id, token, n)
+        if len(rows) < n and not swept and self._sweep_all(engine):
+            rows += engine.claim(self.name, worker_id, token, n - len(rows))
+        rows.sort(key=sql.claim_order)
         return [ClaimedJob(self.name, engine, worker_id, token, row) for row in rows]
 
     def _sweep_if_due(self, engine: sql.Engine) -> bool:
@@ -289,7 +286,7 @@ class ClaimedJob:
 
     def fail(self, error: object = None) -> bool:
         """Let the job die now; ``error`` (an exception or text) is the reason on the row."""
-        message, traceback = message_of(error), traceback_of(error)
+        message, traceback = message_of(error) or NO_REASON, traceback_of(error)
         return self._settle(self._engine.fail(self.id, self.claim_token, message, traceback))
 
     def retry(self, error: object = None, delay: Duration | None = None) -> bool:

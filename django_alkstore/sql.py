@@ -64,7 +64,7 @@ CLAIMED = """id, {payload}, attempts, max_attempts, visibility_timeout, backoff,
 TO_CLAIM = CLAIMED.replace("attempts,", "attempts + 1,", 1).replace("due_at", "lapses_at")
 
 DUE_JOBS = "django_alkstore_job WHERE queue = %(queue)s AND {live_on_mysql}due_at <= {now}"
-SWEEP_PICK = f"SELECT {{picked}} FROM {DUE_JOBS} ORDER BY due_at LIMIT %(limit)s"
+SWEEP_PICK = f"SELECT {{picked}} FROM {DUE_JOBS} LIMIT %(limit)s"  # ordered, it might be sorted
 LIVE = "state IN ('ready', 'scheduled', 'running')"
 DIES = (
     """COALESCE(expires_at <= {now} OR (state = 'running' AND attempts >= max_attempts), FALSE)"""
@@ -105,7 +105,8 @@ ACK = f"DELETE FROM django_alkstore_job {OURS}"
 KEEP = f"""UPDATE django_alkstore_job SET state = 'done', finished_at = {{now}}, due_at = NULL,
     claim_token = NULL {OURS}"""
 FAIL = f"""UPDATE django_alkstore_job SET state = 'dead', finished_at = {{now}}, due_at = NULL,
-    claim_token = NULL, last_error = %(error)s, last_traceback = %(traceback)s {FENCE}"""
+    claim_token = NULL, last_error = COALESCE(%(error)s, last_error, 'failed without a reason'),
+    last_traceback = %(traceback)s {FENCE}"""
 RETRY_NOW = f"""UPDATE django_alkstore_job SET state = 'ready', run_at = {{now}},
     due_at = expires_at, worker_id = NULL, claim_token = NULL, last_error = %(error)s,
     last_traceback = %(traceback)s {FENCE}"""
@@ -219,7 +220,10 @@ def engine(using: str | None = None) -> Engine:
 
 @cache
 def _engine_of(alias: str) -> Engine:
-    return _ENGINES[connections[alias].vendor](alias)
+    connection = connections[alias]
+    if connection.vendor == "sqlite" and not connection.features.can_return_columns_from_insert:
+        return OldSQLite(alias)
+    return _ENGINES[connection.vendor](alias)
 
 
 def in_atomic(alias: str) -> bool:
@@ -228,6 +232,11 @@ def in_atomic(alias: str) -> bool:
         if not getattr(block, "_from_testcase", False):
             return True
     return False
+
+
+def claim_order(row: tuple) -> tuple:
+    """The sort key of what ``claim`` returns: priority, then run_at, then id."""
+    return -row[10], row[11], row[0]
 
 
 class Engine(ABC):
@@ -445,11 +454,9 @@ class Engine(ABC):
     # -- jobs: claiming -------------------------------------------------------------------------
 
     def claim(self, queue: str, worker_id: str, token: int, limit: int) -> list[tuple]:
-        """Claim up to ``limit`` ready jobs; for each what ``CLAIMED`` names, in claim order."""
+        """Claim up to ``limit`` ready jobs; for each what ``CLAIMED`` names, in no order."""
         params = {"queue": queue, "worker_id": worker_id, "token": token, "limit": limit}
-        rows = self.settle(lambda: self._move(READY, CLAIM_PICK, CLAIM, TO_CLAIM, CLAIMED, params))
-        # An UPDATE returns its rows in no promised order.
-        return sorted(rows, key=lambda row: (-row[10], row[11], row[0]))
+        return self.settle(lambda: self._move(READY, CLAIM_PICK, CLAIM, TO_CLAIM, CLAIMED, params))
 
     def sweep(self, queue: str) -> Swept:
         """What time has changed: up to ``SWEEP_ROWS`` rows become ready, or die."""
@@ -475,7 +482,7 @@ class Engine(ABC):
     def _repair(self, queue: str, state: str) -> int:
         rows = self.spell(UNDATED).format(state=state)
         params = {"queue": queue}
-        if not self.settle(lambda: self.query(f"SELECT 1 FROM {rows} LIMIT 1", params)):
+        if not self.settle(lambda: self.worth_locking(rows, params)):
             return 0
         text = f"UPDATE {rows.replace('WHERE', f'SET due_at = {self.now} WHERE', 1)}"
         return self.settle(lambda: self.execute(text, params))
@@ -713,6 +720,16 @@ class SQLite(Returning):
             return [cursor.lastrowid]
 
 
+class OldSQLite(TwoStep, SQLite):
+    """SQLite before 3.35, which Django still supports: it has no RETURNING."""
+
+    def insert_rows(self, text: str, params: Params, count: int, besides: str) -> list[int]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(text, self.stamped(params))
+            last = cursor.lastrowid  # one writer at a time: the ids have no gaps
+        return list(range(last - count + 1, last + 1))
+
+
 class MySQL(TwoStep):
     now = "UTC_TIMESTAMP(6)"
     enabled = "enabled = 1"
@@ -721,7 +738,8 @@ class MySQL(TwoStep):
     live_on_mysql = f"{LIVE} AND "  # its index has the state before due_at
     first_due = "SELECT MIN(at) FROM ({}) AS firsts".format(
         " UNION ALL ".join(
-            f"{FIRST_DUE} AND state = '{state}'".replace("MIN(due_at)", "MIN(due_at) AS at")
+            f"""(SELECT due_at AS at FROM django_alkstore_job WHERE queue = %(queue)s
+            AND state = '{state}' AND due_at IS NOT NULL ORDER BY due_at LIMIT 1)"""
             for state in ("ready", "scheduled", "running")
         )
     )
