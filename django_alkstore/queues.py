@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0
 REPAIR_SECONDS = 60.0
 BATCH_MAX = 1_000
-NO_REASON = "failed, and no reason was given"
 _UNREAD = object()
 
 
@@ -286,7 +285,7 @@ class ClaimedJob:
 
     def fail(self, error: object = None) -> bool:
         """Let the job die now; ``error`` (an exception or text) is the reason on the row."""
-        message, traceback = message_of(error) or NO_REASON, traceback_of(error)
+        message, traceback = message_of(error) or None, traceback_of(error)
         return self._settle(self._engine.fail(self.id, self.claim_token, message, traceback))
 
     def retry(self, error: object = None, delay: Duration | None = None) -> bool:

@@ -22,6 +22,7 @@ from django.db import Error, InterfaceError, OperationalError, reset_queries, tr
 from django.db.models import Case, F, Value, When
 
 from . import conf, payloads, sql, wakeups
+from .backoff import retry_delay
 from .exceptions import InvalidOption, LeadershipLost, expected
 from .locks import Lock
 from .names import SCHEDULER_LOCK, valid_name
@@ -281,7 +282,7 @@ class Scheduler:
     def _pause(self, row: sql.ScheduleRow) -> None:
         before = self.pauses.get(row.id)
         failures = before.failures + 1 if before else 1
-        seconds = min(2.0 ** (failures - 1), LONGEST_PAUSE)
+        seconds = retry_delay(1.0, failures, LONGEST_PAUSE)
         self.pauses[row.id] = Pause(row, failures, time.monotonic() + seconds)
         logger.exception("schedule %s cannot be fired; trying again in %.0f s", row.name, seconds)
 

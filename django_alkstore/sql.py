@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache, lru_cache
@@ -36,6 +36,7 @@ TEXT_PER_INSERT = 1_048_576  # characters: half of what the smallest usual packe
 IDS_PER_STATEMENT = 500
 SWEEP_ROWS = 1_000
 QUEUES_SHOWN = 200
+QUEUES_PER_STATEMENT = 50
 
 # -- the statements: {words} are spelled per database by ``Engine.words``. ------------------------
 
@@ -149,6 +150,59 @@ SCHEDULE_NEXT = """SELECT {min_next_fire_at} FROM django_alkstore_schedule
 FIRED = """SELECT {boundary} FROM django_alkstore_fire
     WHERE schedule = %(schedule)s AND boundary IN ({{boundaries}})"""
 
+COUNTED = ("claimed", "acked", "retried", "died", "lost")
+
+# -- what people are shown: each figure along one index, and at most ``most`` entries of it. The
+# ORDER BYs are those of the indexes: without them PostgreSQL may choose to scan the table.
+
+FIGURES = """SELECT %(queue)s AS queue, waiting.ready, ({oldest_ready}), soon.scheduled, soon.next_due,
+    soon.running, soon.lapsed, soon.seen, dead.dead, dead.lately
+    FROM (SELECT COUNT(*) AS ready FROM (SELECT 1 AS one FROM django_alkstore_job
+        WHERE queue = %(queue)s AND state = 'ready'
+        ORDER BY priority DESC, run_at, id LIMIT %(most)s) AS entries) AS waiting,
+    (SELECT COUNT(*) AS seen,
+        SUM(CASE WHEN state = 'scheduled' THEN 1 ELSE 0 END) AS scheduled,
+        {next_due} AS next_due,
+        SUM(CASE WHEN state = 'running' THEN 1 ELSE 0 END) AS running,
+        SUM(CASE WHEN state = 'running' AND due_at <= {now} THEN 1 ELSE 0 END) AS lapsed
+        FROM ({due_soonest}) AS entries) AS soon,
+    (SELECT COUNT(*) AS dead,
+        SUM(CASE WHEN finished_at >= %(since)s THEN 1 ELSE 0 END) AS lately
+        FROM (SELECT finished_at FROM django_alkstore_job
+            WHERE queue = %(queue)s AND state = 'dead' AND finished_at IS NOT NULL
+            ORDER BY finished_at DESC LIMIT %(most)s) AS entries) AS dead"""
+DUE_SOONEST = """SELECT state, due_at FROM django_alkstore_job
+    WHERE queue = %(queue)s AND due_at IS NOT NULL ORDER BY due_at LIMIT %(most)s"""
+NEXT_DUE = "MIN(CASE WHEN state = 'scheduled' THEN due_at END)"
+READY_OF = "django_alkstore_job WHERE queue = %(queue)s AND state = 'ready'"
+# The index has the priority before run_at: one step for each priority, at most so many.
+OLDEST_READY = f"""WITH RECURSIVE hop (priority, steps) AS (
+        SELECT MAX(priority), 1 FROM {READY_OF}
+        UNION ALL SELECT (SELECT MAX(job.priority) FROM django_alkstore_job job
+            WHERE job.queue = %(queue)s AND job.state = 'ready' AND job.priority < hop.priority),
+            steps + 1 FROM hop WHERE hop.priority IS NOT NULL AND steps < 100)
+    SELECT {{min_oldest}} FROM (SELECT (SELECT run_at FROM {READY_OF}
+        AND priority = hop.priority ORDER BY run_at LIMIT 1) AS oldest FROM hop) AS oldests"""
+COUNTED_QUEUES = """WITH RECURSIVE hop (queue) AS (SELECT MIN(queue) FROM django_alkstore_count
+        UNION ALL SELECT (SELECT MIN(counted.queue) FROM django_alkstore_count counted
+            WHERE counted.queue > hop.queue) FROM hop WHERE hop.queue IS NOT NULL)
+    SELECT queue FROM hop WHERE queue IS NOT NULL LIMIT %(limit)s"""
+COUNTS = """SELECT queue, {{bucket}} AS bucket, SUM(claimed), SUM(acked), SUM(retried), SUM(died),
+    SUM(lost) FROM django_alkstore_count WHERE queue IN ({{queues}}) AND minute >= %(since)s
+    GROUP BY queue, bucket"""
+COUNT_ADD = """INSERT INTO django_alkstore_count
+    (queue, minute, claimed, acked, retried, died, lost)
+    VALUES (%(queue)s, {minute}, %(claimed)s, %(acked)s, %(retried)s, %(died)s, %(lost)s)
+    {or_add}"""
+SCHEDULES_SHOWN_FIRST = f"""SELECT name, spec, queue, {{enabled}},
+    CASE WHEN {NO_BOUNDARY} THEN NULL ELSE {{next_fire_at}} END,
+    CASE WHEN last_fired_at < '9999-01-01' THEN {{last_fired_at}} END
+    FROM django_alkstore_schedule ORDER BY enabled DESC, next_fire_at, name LIMIT %(limit)s"""
+SKIPPED = """SELECT schedule, SUM(skipped) FROM django_alkstore_fire
+    WHERE skipped > 0 AND fired_at >= %(since)s GROUP BY schedule"""
+LEASE = """SELECT owner, {acquired_at}, {expires_at} FROM django_alkstore_lock
+    WHERE name = %(name)s AND owner <> ''"""
+
 
 @dataclass(frozen=True)
 class NewJob:
@@ -250,6 +304,12 @@ class Engine(ABC):
     live_on_mysql = ""
     first_due = FIRST_DUE
     queue_names_of = QUEUE_NAMES
+    counted_queues_of = COUNTED_QUEUES
+    oldest_ready = OLDEST_READY
+    due_soonest = DUE_SOONEST
+    or_add = "ON CONFLICT (queue, minute) DO UPDATE SET " + ", ".join(
+        f"{name} = django_alkstore_count.{name} + excluded.{name}" for name in COUNTED
+    )
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -265,6 +325,11 @@ class Engine(ABC):
     @abstractmethod
     def plain(instant: str) -> str:
         """SQL that yields an instant in UTC, without a zone, whatever the session's zone is."""
+
+    @staticmethod
+    @abstractmethod
+    def start_of(unit: str, instant: str) -> str:
+        """SQL that yields the start of the instant's minute or hour, in UTC."""
 
     @staticmethod
     def json_text(column: str) -> str:
@@ -317,12 +382,18 @@ class Engine(ABC):
     @classmethod
     def words(cls) -> dict[str, str]:
         """What the {words} of a statement are on this database."""
-        instants = ("due_at", "created_at", "scheduled_for", "run_at", "next_fire_at", "boundary")
+        instants = ("due_at", "created_at", "scheduled_for", "run_at", "next_fire_at", "boundary",
+                    "last_fired_at", "acquired_at", "expires_at")  # fmt: skip
         lapses = cls.plus(cls.now, "visibility_timeout")
         same = ("now", "enabled", "insert_new", "or_nothing", "live_on_mysql")
         return {
             **{name: getattr(cls, name) for name in same},
             **{name: cls.plain(name) for name in instants},
+            "oldest_ready": cls.oldest_ready.format(min_oldest=cls.plain("MIN(oldest)")),
+            "next_due": cls.plain(NEXT_DUE),
+            "due_soonest": cls.due_soonest,
+            "minute": cls.start_of("minute", cls.now),
+            "or_add": cls.or_add,
             "first_due": cls.first_due.replace("MIN(due_at)", cls.plain("MIN(due_at)")),
             "min_next_fire_at": cls.plain("MIN(next_fire_at)"),
             "plain_now": cls.plain(cls.now),
@@ -501,6 +572,50 @@ class Engine(ABC):
         found = (self.query(text, {"limit": limit}) for text in self.queue_names_of)
         return sorted({name for rows in found for (name,) in rows})
 
+    # -- what people are shown ------------------------------------------------------------------
+
+    def figures(self, queues: Sequence[str], since: datetime, most: int) -> list[tuple]:
+        """For each queue what ``FIGURES`` names, in no order."""
+        each = self.spell(FIGURES)
+        shared = {"since": self.write(since), "most": most}
+        found: list[tuple] = []
+        for start in range(0, len(queues), QUEUES_PER_STATEMENT):
+            some = queues[start : start + QUEUES_PER_STATEMENT]
+            text = " UNION ALL ".join(_numbered(each, ["queue"], n) for n in range(len(some)))
+            found += self.query(text, shared | {f"queue_{n}": q for n, q in enumerate(some)})
+        return found
+
+    def counted_queues(self, limit: int = QUEUES_SHOWN) -> list[str]:
+        """The names of queues that something has been counted for."""
+        return [name for (name,) in self.query(self.counted_queues_of, {"limit": limit})]
+
+    def counts(self, queues: Sequence[str], since: datetime, unit: str) -> list[tuple]:
+        """Sums of counts by queue and the start of the minute or hour."""
+        if not queues:
+            return []
+        names = {f"queue_{n}": name for n, name in enumerate(queues)}
+        text = self.spell(COUNTS).format(
+            bucket=self.plain(self.start_of(unit, "minute")), queues=", ".join(f"%({n})s" for n in names)
+        )
+        return self.query(text, names | {"since": self.write(since)})
+
+    def add_counts(self, queue: str, figures: Mapping[str, int]) -> None:
+        """Add to the row of the queue and this minute."""
+        self.change(COUNT_ADD, {"queue": queue, **figures})
+
+    def schedules_shown(self, limit: int) -> list[tuple]:
+        """Schedules as people see them: the enabled first, the most overdue first."""
+        return self.query(self.spell(SCHEDULES_SHOWN_FIRST), {"limit": limit})
+
+    def skipped(self, since: datetime) -> dict[str, int]:
+        """By schedule, how many boundaries were skipped since."""
+        return dict(self.query(SKIPPED, {"since": self.write(since)}))
+
+    def lease(self, name: str) -> tuple | None:
+        """Owner, start and end of a lock that was not released, lapsed or not."""
+        rows = self.query(self.spell(LEASE), {"name": name})
+        return rows[0] if rows else None
+
     # -- jobs: writing back, fenced -------------------------------------------------------------
 
     def ack(self, token: int, ids: Sequence[int]) -> int:
@@ -656,6 +771,10 @@ class PostgreSQL(Returning):
         return f"({instant} AT TIME ZONE 'UTC')"
 
     @staticmethod
+    def start_of(unit: str, instant: str) -> str:
+        return f"DATE_TRUNC('{unit}', {instant}, 'UTC')"
+
+    @staticmethod
     def json_text(column: str) -> str:
         return f"{column}::text"
 
@@ -686,6 +805,11 @@ class SQLite(Returning):
     @staticmethod
     def plain(instant: str) -> str:
         return f"({instant} || '')"  # an expression has no declared type for Django to convert
+
+    @staticmethod
+    def start_of(unit: str, instant: str) -> str:
+        length, rest = {"minute": (16, ":00"), "hour": (13, ":00:00")}[unit]
+        return f"(SUBSTR({instant}, 1, {length}) || '{rest}')"
 
     @staticmethod
     def is_conflict(error: BaseException) -> bool:
@@ -745,6 +869,22 @@ class MySQL(TwoStep):
     )
     # Here it is the planner that hops, and it would not in a subquery.
     queue_names_of = ["SELECT queue FROM django_alkstore_job GROUP BY queue LIMIT %(limit)s"]
+    counted_queues_of = "SELECT queue FROM django_alkstore_count GROUP BY queue LIMIT %(limit)s"
+    # Nor does it hop over priorities: of those but the last, the first ``most`` entries are seen.
+    oldest_ready = f"""SELECT MIN(oldest) FROM (
+        SELECT MIN(run_at) AS oldest FROM (SELECT run_at FROM {READY_OF}
+            ORDER BY priority DESC, run_at, id LIMIT %(most)s) AS firsts
+        UNION ALL (SELECT run_at AS oldest FROM {READY_OF} AND priority = (
+            SELECT priority FROM {READY_OF} ORDER BY priority, run_at DESC, id DESC LIMIT 1)
+            ORDER BY run_at LIMIT 1)) AS oldests"""
+    due_soonest = " UNION ALL ".join(
+        f"""(SELECT state, due_at FROM django_alkstore_job WHERE queue = %(queue)s
+            AND state = '{state}' AND due_at IS NOT NULL ORDER BY due_at LIMIT %(most)s)"""
+        for state in ("running", "scheduled")
+    )
+    or_add = "ON DUPLICATE KEY UPDATE " + ", ".join(
+        f"{name} = {name} + VALUES({name})" for name in COUNTED
+    )
 
     @property
     def skip_locked(self) -> str:
@@ -760,6 +900,11 @@ class MySQL(TwoStep):
     @staticmethod
     def plain(instant: str) -> str:
         return instant
+
+    @staticmethod
+    def start_of(unit: str, instant: str) -> str:
+        form = {"minute": "%%Y-%%m-%%d %%H:%%i:00", "hour": "%%Y-%%m-%%d %%H:00:00"}[unit]
+        return f"CAST(DATE_FORMAT({instant}, '{form}') AS DATETIME)"
 
     @staticmethod
     def is_conflict(error: BaseException) -> bool:
@@ -835,12 +980,15 @@ def _without(ids: Sequence[int]) -> str:
     return f"AND id NOT IN ({', '.join(map(str, ids))})" if ids else ""
 
 
-def set_bytewise_names(apps: Any, schema_editor: Any) -> None:
-    """For migrations: let our tables on MySQL hold any text, and compare names byte for byte."""
-    if schema_editor.connection.vendor != "mysql":
-        return
-    for table in ("job", "schedule", "fire", "lock"):
-        schema_editor.execute(
-            f"ALTER TABLE django_alkstore_{table}"
-            " CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-        )
+def set_bytewise_names(*tables: str) -> Callable[[Any, Any], None]:
+    """For migrations: let tables on MySQL hold any text, and compare names byte for byte."""
+
+    def convert(apps: Any, schema_editor: Any) -> None:
+        if schema_editor.connection.vendor == "mysql":
+            for table in tables:
+                schema_editor.execute(
+                    f"ALTER TABLE django_alkstore_{table}"
+                    " CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+                )
+
+    return convert

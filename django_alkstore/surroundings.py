@@ -85,7 +85,7 @@ def forget_queries() -> None:
 
 def _is_clean(connection: Any) -> bool:
     try:
-        if _in_transaction(connection):
+        if _in_transaction(connection) or not getattr(connection.connection, "open", True):
             return False
     except Exception:  # a driver's, asked about a connection that was closed behind Django's back
         return False

@@ -67,8 +67,9 @@ class Waiter:
         self.alias = alias
         self.queues = set(queues)
 
-    def arm(self) -> None:
-        """From here on, news ends the next ``wait``."""
+    def arm(self) -> bool:
+        """From here on, news ends the next ``wait``; whether some was heard since the last one."""
+        return False
 
     def wait(self, stop: Stoppable, seconds: float) -> bool:
         """Wait for news, for ``stop``, or for ``seconds``; whether there was news."""
@@ -82,24 +83,25 @@ class DataVersion(Waiter):
     version: object = None
 
     def arm(self) -> None:
-        self.version = self._read()
+        connections[self.alias].ensure_connection()
+        with connections[self.alias].wrap_database_errors:
+            self.version = self._read(connections[self.alias].connection)
 
     def wait(self, stop: Stoppable, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        # Sleep before each look: others may write all the time, and not to our queues.
-        while (left := deadline - time.monotonic()) > 0:
-            if stop.wait(min(left, DATA_VERSION_SECONDS)):
-                return False
-            if self._read() != self.version:
-                return True
+        raw = connections[self.alias].connection
+        with connections[self.alias].wrap_database_errors:
+            # Sleep before each look: others may write all the time, and not to our queues.
+            while (left := deadline - time.monotonic()) > 0:
+                if stop.wait(min(left, DATA_VERSION_SECONDS)):
+                    return False
+                if self._read(raw) != self.version:
+                    return True
         return False
 
-    def _read(self) -> object:
-        connection = connections[self.alias]
-        connection.ensure_connection()
-        # The driver's own cursor: a hundred reads a second need no query log.
-        with connection.wrap_database_errors:
-            return connection.connection.execute("PRAGMA data_version").fetchone()
+    def _read(self, raw: Any) -> object:
+        # The driver's own cursor: a hundred reads a second need neither wrappers nor a log.
+        return raw.execute("PRAGMA data_version").fetchone()
 
 
 class Listen(Waiter):
@@ -109,12 +111,16 @@ class Listen(Waiter):
     news = False
     polls = False
 
-    def arm(self) -> None:
+    def arm(self) -> bool:
         wrapper = connections[self.alias]
         wrapper.ensure_connection()
         if self.connection is not wrapper.connection and not self.polls:
             self._listen(wrapper)
-        self.news = False
+        return self._take_news()
+
+    def _take_news(self) -> bool:
+        news, self.news = self.news, False
+        return news
 
     def _listen(self, wrapper: Any) -> None:
         try:
@@ -132,6 +138,7 @@ class Listen(Waiter):
             return
         self.connection = wrapper.connection
         self._hear_of(self.connection)
+        self.news = True  # there may have been some before
 
     def _poll(self, why: str) -> None:
         self.polls = True
@@ -158,7 +165,7 @@ class Listen(Waiter):
                         break
                     selector.select(min(left, SELECT_SECONDS))
                     self._receive()
-        return self.news
+        return self._take_news()
 
     def _receive(self) -> None:
         if not hasattr(self.connection, "pgconn"):  # psycopg2

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from django.db import DataError, Error, transaction
+from django.db import DataError, Error, IntegrityError, transaction
 
 from . import wakeups
 from .exceptions import RetryLater
@@ -37,7 +37,9 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.25, 5.0  # for its turn in here, and no more tha
 BEAT_PATIENCE = 1.0  # a heartbeat waits no longer for a row that the handler itself has locked
 LONGEST_OUTAGE_PAUSE = 5.0
 LAST_SECONDS = 5.0  # for a thread to end, or for a last write
-LOOK_AGAIN_SECONDS = wakeups.NOTIFY_SECONDS
+# After news: what was enqueued just after an announcement, and committed a little later still, has
+# not been announced.
+LOOK_AGAIN_SECONDS, LOOKS_AGAIN = wakeups.NOTIFY_SECONDS, 2
 WATCH_SECONDS = 60.0
 STOPPED = "the worker was stopped before the job ended"
 NEVER = float("inf")
@@ -149,7 +151,8 @@ class Hold:
             self.running.discard(item)
             item.ended_at = time.monotonic()
             self.ended[item] = outcome
-            self.eased.notify()
+            if len(self.waiting) <= len(self.running) + 1:  # or nobody has anything to do yet
+                self.eased.notify()
 
     def set_aside(self, until: float = NEVER) -> None:
         """Let the waiting jobs whose time in here ends by then be given back, unstarted."""
@@ -249,7 +252,7 @@ class Worker:
         self.hold = Hold(stop)
         self.claiming = threading.Lock()  # from the claim until the hold knows of it
         self.writing = threading.Lock()  # from the look at what is to be written until it is
-        self.has_news = False
+        self.looks = 0
         self.stopped_at: float | None = None
         # In a test's own transaction no second thread would see the rows, so there is none.
         self.alone = self.engine.connection.in_atomic_block
@@ -327,7 +330,9 @@ class Worker:
         else:
             self._wait_for_room(source)
         self._write()
-        self._fit_batch(source, len(items) == limit, time.monotonic() - began)
+        took, was_full = time.monotonic() - began, len(items) == limit
+        batch = fitting_batch(self.batches[source.queue.name], was_full, took)
+        self.batches[source.queue.name] = max(self.fewest, min(batch, self.limits.batch_size))
         return True
 
     def _claim(self, source: Source, limit: int) -> list[Item]:
@@ -368,15 +373,6 @@ class Worker:
                 self.hold.eased.wait(KEEPER_SECONDS)
         return 0
 
-    def _fit_batch(self, source: Source, was_full: bool, seconds: float) -> None:
-        """Claim as many at once as take a moment: few round trips, yet little held back."""
-        batch = self.batches[source.queue.name]
-        if was_full and seconds < QUICK_BATCH:
-            batch = min(2 * batch, self.limits.batch_size)
-        elif seconds > SLOW_BATCH:
-            batch = max(self.fewest, int(batch * QUICK_BATCH / seconds))
-        self.batches[source.queue.name] = batch
-
     def _idle(self, empty: int) -> None:
         """Wait until a job is ready or due, looking at least once in each poll interval."""
         if empty > 1:  # it was ready, and yet not to be had: somebody holds the row
@@ -384,14 +380,16 @@ class Worker:
         # What lost its due_at shows in no look; the repair that finds it is part of a claim.
         until = time.monotonic() + WATCH_SECONDS
         while not self.stop.is_set() and (left := until - time.monotonic()) > 0:
-            self.waiter.arm()
+            if self.waiter.arm():
+                self.looks = LOOKS_AGAIN
             peek = self.engine.peek(list(self.queues))
             if peek.ready or peek.seconds == 0:
                 return
-            # What was enqueued just after an announcement has not been announced.
-            longest = LOOK_AGAIN_SECONDS if self.has_news else self.limits.poll_interval
+            longest = LOOK_AGAIN_SECONDS if self.looks else self.limits.poll_interval
+            self.looks = max(0, self.looks - 1)
             due = NEVER if peek.seconds is None else peek.seconds
-            self.has_news = self.waiter.wait(self.stop, min(longest, due, left))
+            if self.waiter.wait(self.stop, min(longest, due, left)):
+                self.looks = LOOKS_AGAIN
 
     # -- recording and giving back: by this thread or the keeper --------------------------------
 
@@ -404,6 +402,7 @@ class Worker:
             self.engine.own_connection()
             self._record()
             self._give_back()
+        forget_queries()
 
     def _record(self) -> None:
         done: dict[str, dict[Item, ClaimedJob]] = defaultdict(dict)
@@ -431,9 +430,9 @@ class Worker:
         try:
             outcome.record()
         except Exception as exc:
-            if isinstance(exc, Error) and not isinstance(exc, DataError):
+            if isinstance(exc, Error) and not isinstance(exc, (DataError, IntegrityError)):
                 raise
-            # No outcome may stand in the way of the others; this one's claim lapses.
+            # No outcome may stand in the way of the others for ever; this one's claim lapses.
             logger.exception("what came of %r cannot be stored", outcome.job)
 
     def _give_back(self) -> None:
@@ -560,6 +559,18 @@ class Worker:
                 self._write()
             finally:
                 os._exit(0)
+
+
+def fitting_batch(batch: int, was_full: bool, seconds: float) -> int:
+    """How many to claim after a batch that took so long: what runs in a moment.
+
+    That makes few round trips, and keeps little from other workers and other queues.
+    """
+    if was_full and seconds < QUICK_BATCH:
+        return 2 * batch
+    if seconds > SLOW_BATCH:
+        return max(1, int(batch * QUICK_BATCH / seconds))
+    return batch
 
 
 def _pause(outages: int) -> float:

@@ -41,6 +41,7 @@ class DatabaseCommand(BaseCommand):
         except InvalidOption as exc:
             raise CommandError(str(exc)) from exc
         try:
+            sql.engine(alias).own_connection()  # before a read opens a transaction
             executor = MigrationExecutor(connections[alias])
         except Error as exc:
             raise CommandError(f"The database {alias!r} cannot be reached: {exc}") from exc
