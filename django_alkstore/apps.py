@@ -1,5 +1,5 @@
 from django.apps import AppConfig
-from django.core.checks import register
+from django.core.checks import Tags, register
 
 from . import checks
 
@@ -10,5 +10,10 @@ class AlkstoreConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        register(checks.check_settings)
-        register(checks.check_routing)
+        for check in (
+            checks.check_settings, checks.check_routing, checks.check_alias, checks.check_names
+        ):  # fmt: skip
+            register(check)
+        register(checks.check_database, Tags.database)
+        register(checks.check_migrated, deploy=True)
+        register(checks.check_debug, deploy=True)

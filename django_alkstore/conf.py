@@ -43,6 +43,10 @@ class Settings:
     LEASE_SECONDS: float = 10.0
     POLL_INTERVAL: float = 1.0
     NOTIFY: bool = True
+    DEAD_RETENTION: float | None = 30 * 86_400.0  # None, here and below: for ever
+    FIRE_RETENTION: float | None = 90 * 86_400.0
+    COUNT_RETENTION: float | None = 7 * 86_400.0
+    METRICS_TOKEN: str | None = field(default=None, repr=False)  # None: for staff alone
 
     def of(self, queue_name: str) -> QueueSettings:
         """What the queue (or, by its backing name, the outbox) is set to."""
@@ -126,6 +130,16 @@ def _lease(key: str, value: object) -> float:
     return lease
 
 
+def _life(key: str, value: object) -> float | None:
+    return None if value is None else seconds(key, value)
+
+
+def _token(key: str, value: object) -> str | None:
+    if value is not None and not (isinstance(value, str) and value.isascii() and len(value) >= 16):
+        raise InvalidOption(expected(key, "None or a str of at least 16 ASCII characters", "..."))
+    return value
+
+
 def _flag(key: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidOption(expected(key, "True or False", value))
@@ -140,4 +154,8 @@ _READERS = {
     "LEASE_SECONDS": _lease,
     "POLL_INTERVAL": lambda key, value: seconds(key, value, above_zero=True),
     "NOTIFY": _flag,
+    "DEAD_RETENTION": _life,
+    "FIRE_RETENTION": _life,
+    "COUNT_RETENTION": _life,
+    "METRICS_TOKEN": _token,
 }

@@ -81,9 +81,11 @@ class Lock:
     ) -> None:
         try:
             if not self.release():
-                logger.warning("lock %s had lapsed and was taken before it was released", self.name)
+                logger.warning("lock %s had lapsed and was taken before it was released",
+                               self.name, extra={"lock": self.name})  # fmt: skip
         except Exception:
             if exc is None:
                 raise
             # The body's own exception is what the caller needs to see.
-            logger.warning("lock %s could not be released and will lapse", self.name, exc_info=True)
+            logger.warning("lock %s could not be released and will lapse", self.name,
+                           exc_info=True, extra={"lock": self.name})  # fmt: skip

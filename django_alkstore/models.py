@@ -1,4 +1,4 @@
-"""The four tables. ``due_at`` is the one idea of the job table: the instant at which the row next
+"""The five tables. ``due_at`` is the one idea of the job table: the instant at which the row next
 needs attention, null for never.
 
 Scheduled: when it becomes ready. Running: when its claim lapses. Ready: when it expires. So one
@@ -79,7 +79,7 @@ class PartialIndex(models.Index):
 
 
 class Row(models.Model):
-    """What the four models share."""
+    """What the five models share."""
 
     id = models.BigAutoField(primary_key=True)
 
@@ -194,13 +194,16 @@ class Schedule(Row):
 
 
 class Fire(Row):
-    """The record that a boundary was enqueued; ``job_id`` is no foreign key: jobs get deleted."""
+    """The record that a boundary was enqueued; ``job_id`` is no foreign key: jobs get deleted.
+
+    One that a person fired has no boundary, so that it can stand for none.
+    """
 
     schedule = models.CharField(max_length=NAME_MAX)
-    boundary = InstantField()
+    boundary = InstantField(null=True, db_comment="null: fired by hand")
     fired_at = InstantField()
     job_id = models.BigIntegerField()
-    leader = models.CharField(max_length=OWNER_MAX)
+    leader = models.CharField(max_length=OWNER_MAX, db_comment="the scheduler or person that fired")
     skipped = models.BigIntegerField(default=0, db_comment="boundaries dropped right after this")
 
     class Meta:
@@ -208,9 +211,17 @@ class Fire(Row):
         constraints = [
             models.UniqueConstraint(fields=["schedule", "boundary"], name="alkstore_fire_once"),
         ]
+        indexes = [
+            PartialIndex(
+                name="alkstore_fire_skipped",
+                fields=["fired_at"],
+                where=Q(skipped__gt=0),
+                elsewhere=["skipped", "fired_at"],
+            ),
+        ]
 
     def __str__(self) -> str:
-        return f"{self.schedule} at {self.boundary}"
+        return f"{self.schedule} " + (f"at {self.boundary}" if self.boundary else "by hand")
 
 
 class Lock(Row):
@@ -227,3 +238,26 @@ class Lock(Row):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Count(Row):
+    """What workers did with the jobs of one queue in one minute: statistics, not a ledger."""
+
+    queue = models.CharField(max_length=BACKING_NAME_MAX)
+    minute = InstantField(db_comment="its start")
+    claimed = models.BigIntegerField(default=0)
+    acked = models.BigIntegerField(default=0)
+    retried = models.BigIntegerField(default=0)
+    died = models.BigIntegerField(default=0, db_comment="failed, lapsed or expired")
+    lost = models.BigIntegerField(default=0, db_comment="write-backs that came too late")
+
+    FIGURES = ("claimed", "acked", "retried", "died", "lost")
+
+    class Meta:
+        db_table = "django_alkstore_count"
+        constraints = [
+            models.UniqueConstraint(fields=["queue", "minute"], name="alkstore_count_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{shown_name(self.queue)} at {self.minute}"

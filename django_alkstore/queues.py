@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,8 +22,9 @@ from django.apps import apps
 from django.conf import settings
 from django.utils import timezone
 
-from . import conf, payloads, sql, wakeups
+from . import conf, payloads, signals, sql, wakeups
 from .backoff import Duration, retry_delay, seconds
+from .counts import Tally
 from .exceptions import (
     InvalidOption,
     PermanentError,
@@ -80,6 +81,7 @@ class Queue:
         self.using = using
         self._swept = float("-inf")
         self._repaired = float("-inf")
+        self.tally: Tally | None = None  # a worker's, which counts what is done to claimed jobs
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {shown_name(self.name)}>"
@@ -137,7 +139,13 @@ class Queue:
         if len(rows) < n and not swept and self._sweep_all(engine):
             rows += engine.claim(self.name, worker_id, token, n - len(rows))
         rows.sort(key=sql.claim_order)
-        return [ClaimedJob(self.name, engine, worker_id, token, row) for row in rows]
+        self.count("claimed", len(rows))
+        return [ClaimedJob(self.name, engine, worker_id, token, row, self.tally) for row in rows]
+
+    def count(self, figure: str, count: int) -> None:
+        """Add to the worker's tally, if the queue is a worker's."""
+        if self.tally is not None:
+            self.tally.add(self.name, figure, count)
 
     def _sweep_if_due(self, engine: sql.Engine) -> bool:
         """Sweep once a second, one bounded step; whether nothing more is left to sweep."""
@@ -164,20 +172,40 @@ class Queue:
     def _sweep(self, engine: sql.Engine) -> sql.Swept:
         swept = engine.sweep(self.name)
         if swept.died:
-            logger.warning("%d jobs of %s died: expired, or their last claim lapsed",
-                           swept.died, shown_name(self.name))  # fmt: skip
+            self._note_deaths(swept.dead)
         return swept
+
+    def _note_deaths(self, job_ids: Sequence[int]) -> None:
+        error = "expired, or its last claim lapsed"
+        logger.warning("%d jobs of %s died: expired, or their last claim lapsed",
+                       len(job_ids), shown_name(self.name),
+                       extra={"queue": self.name, "count": len(job_ids)})  # fmt: skip
+        self.count("died", len(job_ids))
+        for id in job_ids:
+            signals.send(signals.job_dead, queue=self.name, job_id=id, attempts=None, error=error)
 
     def _repair(self, engine: sql.Engine) -> None:
         if repaired := engine.repair(self.name):
             logger.error("%d live jobs of %s had no due_at and were made due",
-                         repaired, shown_name(self.name))  # fmt: skip
+                         repaired, shown_name(self.name),
+                         extra={"queue": self.name, "count": repaired})  # fmt: skip
 
     def ack_batch(self, claimed_jobs: Iterable[ClaimedJob]) -> int:
         """Finish claimed jobs of this queue; how many were still ours."""
         engine = self.engine
         ids_by_token = self._ids_by_token(claimed_jobs)
-        return sum(self._finish(engine, token, ids) for token, ids in ids_by_token.items())
+        return sum(self._ack(engine, token, ids) for token, ids in ids_by_token.items())
+
+    def _ack(self, engine: sql.Engine, token: int, ids: list[int]) -> int:
+        acked = self._finish(engine, token, ids)
+        self.count("acked", acked)
+        return acked
+
+    def note_lost(self, jobs: Sequence[ClaimedJob], lost: int) -> None:
+        """So many write-backs of these jobs came too late."""
+        self.count("lost", lost)
+        ids = [job.id for job in jobs]
+        signals.send(signals.lease_lost, queue=self.name, job_ids=ids, lost=lost)
 
     def release_batch(self, claimed_jobs: Iterable[ClaimedJob]) -> int:
         """Give unstarted jobs of this queue back with their attempt; how many were still ours."""
@@ -217,6 +245,7 @@ class ClaimedJob:
         "_lapses",
         "_payload",
         "_scheduled",
+        "_tally",
         "_text",
         "attempts",
         "backoff",
@@ -232,7 +261,13 @@ class ClaimedJob:
     )  # fmt: skip
 
     def __init__(
-        self, queue: str, engine: sql.Engine, worker_id: str, token: int, row: tuple
+        self,
+        queue: str,
+        engine: sql.Engine,
+        worker_id: str,
+        token: int,
+        row: tuple,
+        tally: Tally | None = None,
     ) -> None:
         self.queue = queue
         self.worker_id = worker_id
@@ -242,8 +277,9 @@ class ClaimedJob:
          *_) = row  # fmt: skip
         self._payload: Any = _UNREAD
         self.settled = False  # whether a verb of this handle has ended the claim
-        self.lost = False  # whether a heartbeat found that somebody else has taken the job
+        self.lost = False  # whether a verb of this handle found that somebody has taken the job
         self._engine = engine
+        self._tally = tally
 
     def __repr__(self) -> str:
         return f"<ClaimedJob {self.id} of {shown_name(self.queue)}>"
@@ -281,12 +317,17 @@ class ClaimedJob:
 
     def ack(self) -> bool:
         """The work is done: the row is deleted, or kept as done where retention is on."""
-        return self._settle(Queue(self.queue)._finish(self._engine, self.claim_token, [self.id]))
+        acked = Queue(self.queue)._finish(self._engine, self.claim_token, [self.id])
+        return self._settle("acked", acked)
 
     def fail(self, error: object = None) -> bool:
         """Let the job die now; ``error`` (an exception or text) is the reason on the row."""
         message, traceback = message_of(error) or None, traceback_of(error)
-        return self._settle(self._engine.fail(self.id, self.claim_token, message, traceback))
+        died = self._engine.fail(self.id, self.claim_token, message, traceback)
+        if self._settle("died", died):
+            signals.send(signals.job_dead, queue=self.queue, job_id=self.id,
+                         attempts=self.attempts, error=message)  # fmt: skip
+        return died
 
     def retry(self, error: object = None, delay: Duration | None = None) -> bool:
         """Run the job again after ``delay``, or on the retry curve; dead if attempts are used up.
@@ -299,7 +340,11 @@ class ClaimedJob:
         if self.attempts >= self.max_attempts:
             return self.fail(error)
         message, traceback = message_of(error), traceback_of(error)
-        return self._settle(self._engine.retry(self.id, self.claim_token, wait, message, traceback))
+        retried = self._engine.retry(self.id, self.claim_token, wait, message, traceback)
+        if self._settle("retried", retried):
+            signals.send(signals.job_retried, queue=self.queue, job_id=self.id,
+                         attempts=self.attempts, error=message, delay=wait)  # fmt: skip
+        return retried
 
     def heartbeat(self, extend: Duration | None = None) -> bool:
         """Hold the claim for ``extend`` from now (default: the job's visibility timeout)."""
@@ -308,18 +353,33 @@ class ClaimedJob:
         wait = seconds("extend", extend, above_zero=True)
         lapses = self._engine.heartbeat(self.id, self.claim_token, wait)
         if lapses is None:
-            self.lost = True
+            self._lose()
             return False
         self._lapses = lapses
         return True
 
     def release(self) -> bool:
         """Give the job back unstarted, with its attempt."""
-        return self._settle(self._engine.release(self.claim_token, [self.id]))
+        return self._settle(None, self._engine.release(self.claim_token, [self.id]))
 
-    def _settle(self, matched: int | bool) -> bool:
-        self.settled = self.settled or matched > 0
-        return matched > 0
+    def _settle(self, figure: str | None, matched: int | bool) -> bool:
+        """``figure``: as what it counts, if it does."""
+        if not matched:
+            self._lose()
+            return False
+        self.settled = True
+        if self._tally is not None and figure is not None:
+            self._tally.add(self.queue, figure, 1)
+        return True
+
+    def _lose(self) -> None:
+        """Somebody else has taken the job: say so once."""
+        if self.settled or self.lost:
+            return
+        self.lost = True
+        if self._tally is not None:
+            self._tally.add(self.queue, "lost", 1)
+        signals.send(signals.lease_lost, queue=self.queue, job_ids=[self.id], lost=1)
 
 
 class Outcome(NamedTuple):
@@ -343,7 +403,8 @@ class Outcome(NamedTuple):
         if self.error is not None:
             self._log()
         if not kept and not self.job.settled:
-            logger.warning("%r ended, but its claim had been taken back", self.job)
+            logger.warning("%r ended, but its claim had been taken back", self.job,
+                           extra=log_keys(self.job))  # fmt: skip
         return kept
 
     def _log(self) -> None:
@@ -353,7 +414,15 @@ class Outcome(NamedTuple):
         asked = isinstance(error, (PermanentError, RetryLater))
         level = logging.ERROR if dead else logging.WARNING
         logger.log(level, "%r %s: %s", job, fate, message_of(error),
-                   exc_info=None if asked else error)  # fmt: skip
+                   exc_info=None if asked else error, extra=log_keys(job))  # fmt: skip
+
+
+def log_keys(job: ClaimedJob) -> dict[str, object]:
+    """What every log record about the job has as ``extra=``."""
+    return {
+        "queue": job.queue, "job_id": job.id, "attempts": job.attempts,
+        "max_attempts": job.max_attempts, "worker_id": job.worker_id, "schedule": job.schedule,
+    }  # fmt: skip
 
 
 def hand_over(

@@ -29,7 +29,8 @@ class Registry:
     def register(self, name: str, *, heartbeat: bool = False) -> Callable[[Call], Call]:
         """Decorate the callable that jobs of ``name`` are handed to, one job at a time.
 
-        ``heartbeat``: the worker renews the claim for as long as the callable runs. Raises InvalidName, ReservedName, and AlreadyRegistered when another one has the name.
+        ``heartbeat``: the worker renews the claim for as long as the callable runs. Raises
+        InvalidName, ReservedName, and AlreadyRegistered when another one has the name.
         """
         name = valid_name(self.kind, name)
 

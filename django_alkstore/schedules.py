@@ -21,14 +21,15 @@ from django.apps import apps
 from django.db import Error, InterfaceError, OperationalError, reset_queries, transaction
 from django.db.models import Case, F, Value, When
 
-from . import conf, payloads, sql, wakeups
+from . import conf, payloads, signals, sql, wakeups
 from .backoff import retry_delay
 from .exceptions import InvalidOption, LeadershipLost, expected
 from .locks import Lock
 from .names import SCHEDULER_LOCK, valid_name
 from .options import checked
+from .retention import Pruner
 from .shutdown import Stoppable, StopToken
-from .specs import Due, Every, parse_spec
+from .specs import Due, Spec, parse_spec
 
 if TYPE_CHECKING:
     from .models import Schedule
@@ -53,10 +54,10 @@ def schedule(
 ) -> Schedule:  # fmt: skip
     """Create or replace the schedule ``name`` and return its row as stored.
 
-    ``spec`` is ``@every <n><unit>``; ``options`` are those of ``Queue`` but for delay and run_at,
-    and override the target queue's. With the spec unchanged the next boundary stays where it is;
-    else it is counted from now. Raises InvalidName, ReservedName, InvalidSpec, InvalidPayload,
-    InvalidOption or TypeError before any statement.
+    ``spec`` is ``@every <n><unit>`` or ``@cron <fields>``; ``options`` are those of ``Queue`` but
+    for delay and run_at, and override the target queue's. With the spec unchanged the next boundary
+    stays where it is; else it is counted from now. Raises InvalidName, ReservedName, InvalidSpec,
+    InvalidPayload, InvalidOption or TypeError before any statement.
     """
     name, queue = valid_name("schedule", name), valid_name("queue", queue)
     parsed = parse_spec(spec)
@@ -65,7 +66,7 @@ def schedule(
     wanted |= dict.fromkeys(OPTIONS) | checked(options)
     engine = sql.engine(using)
     try:
-        row = _schedules(engine.alias).filter(name=name).first()
+        row = engine.settle(_schedules(engine.alias).filter(name=name).first)
     except ValueError:  # its payload was made no JSON, and is to be replaced
         row = None
     if row is not None and _says(row, wanted):
@@ -82,6 +83,48 @@ def unschedule(name: str, using: str | None = None) -> bool:
     return deleted > 0
 
 
+def pause_schedule(name: str, using: str | None = None) -> bool:
+    """Fire it no more until it is resumed; False if there is none, or it is paused already."""
+    engine = sql.engine(using)
+    rows = _schedules(engine.alias).filter(name=name, enabled=True)
+    changed = {"enabled": False, "updated_at": engine.clock()}
+    return engine.settle(lambda: rows.update(**changed)) > 0
+
+
+def resume_schedule(name: str, using: str | None = None) -> bool:
+    """Fire it again, from its next boundary on: those that passed meanwhile are not made up for.
+
+    False if there is none, or it is not paused. Raises InvalidSpec for a spec spoilt by hand.
+    """
+    engine = sql.engine(using)
+    row = engine.schedule_named(name)
+    if row is None:
+        return False
+    now = engine.clock()
+    changed = {"enabled": True, "updated_at": now}
+    if row.seen is not None:
+        changed["next_fire_at"] = parse_spec(row.spec).due(engine.read(row.seen), now, 0).next
+    rows = _schedules(engine.alias).filter(name=name, enabled=False)
+    return engine.settle(lambda: rows.update(**changed)) > 0
+
+
+def fire_now(name: str, by: str = "", using: str | None = None) -> int | None:
+    """Enqueue one job of the schedule at once, paused or not; its id, or None if there is none.
+
+    It stands for no boundary and moves none. ``by`` is who did it, for the ledger. Raises what
+    ``schedule`` would for a row that was spoilt by hand.
+    """
+    scheduler = Scheduler(using)
+    engine = scheduler.engine
+    row = engine.schedule_named(name)
+    if row is None:
+        return None
+    job_id = engine.settle(lambda: scheduler.fire_by_hand(row, by))
+    signals.send(signals.schedule_fired, schedule=name, boundary=None, queue=row.queue,
+                 job_id=job_id, by=by)  # fmt: skip
+    return job_id
+
+
 def _schedules(alias: str) -> Any:
     return apps.get_model("django_alkstore", "Schedule").objects.using(alias)
 
@@ -92,7 +135,7 @@ def _says(row: Schedule, wanted: Mapping[str, Any]) -> bool:
     return json.dumps(stored, sort_keys=True) == json.dumps(dict(wanted), sort_keys=True)
 
 
-def _put(engine: sql.Engine, name: str, parsed: Every, wanted: Mapping[str, Any]) -> Schedule:
+def _put(engine: sql.Engine, name: str, parsed: Spec, wanted: Mapping[str, Any]) -> Schedule:
     """Insert the row or change it, in one transaction; the row as stored."""
     now = engine.clock()
     first = parsed.first_after(now)
@@ -151,12 +194,14 @@ class Scheduler:
     using: str | None = None
     pauses: dict[int, Pause] = field(default_factory=dict)
     ticked_at: datetime | None = None
+    fired: list[tuple[sql.ScheduleRow, datetime, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.engine = sql.engine(self.using)
         self.lease_seconds = conf.current().LEASE_SECONDS
         self.renew_seconds = min(self.lease_seconds / RENEWALS_PER_LEASE, NOTICE_SECONDS)
         self.lease = Lock(SCHEDULER_LOCK, self.lease_seconds, self.engine.alias)
+        self.pruner = Pruner(self.engine)
 
     # -- leading --------------------------------------------------------------------------------
 
@@ -165,7 +210,9 @@ class Scheduler:
         self.engine.own_connection()
         if not self.lease.acquire():
             raise LeadershipLost("expected no other scheduler to lead, got one that does")
-        logger.info("leading as %s", self.lease.owner)
+        owner = self.lease.owner
+        logger.info("leading as %s", owner, extra={"owner": owner})
+        signals.send(signals.leadership_gained, owner=owner)
 
     def fire_until(self, stop: Stoppable) -> None:
         """Renew and fire until stopped, then free the lease; raises LeadershipLost if it is gone.
@@ -188,31 +235,54 @@ class Scheduler:
 
     def resign(self) -> None:
         """Free the lease, if it can be; else it lapses."""
+        owner = self.lease.owner
         try:
             self.engine.own_connection()
-            self.lease.release()
+            released = self.lease.release()
         except Error:
-            logger.warning("the lease could not be freed and will lapse", exc_info=True)
+            logger.warning("the lease could not be freed and will lapse", exc_info=True,
+                           extra={"owner": owner})  # fmt: skip
+            released = True
+        reason = "released" if released else "taken over"
+        signals.send(signals.leadership_lost, owner=owner, reason=reason)
 
     def _step(self) -> float:
         """One pass; how many seconds to sleep until the next."""
         # Counted from before the pass, or a long one and a sleep would together outlast the lease.
         renew_at = time.monotonic() + self.renew_seconds
         try:
-            if self.pass_once():
+            more = self.pass_once()
+            self._prune()
+            if more:
                 return 0.0
-            return max(SHORTEST_SLEEP, min(self._idle_seconds(), renew_at - time.monotonic()))
+            prune_at = self.pruner.next_at
+            seconds = min(renew_at, prune_at) - time.monotonic()
+            return max(SHORTEST_SLEEP, min(self._idle_seconds(), seconds))
         except Error:
-            logger.warning("the database failed; trying again", exc_info=True)
+            logger.warning("the database failed; trying again", exc_info=True,
+                           extra={"alias": self.engine.alias})  # fmt: skip
             self.engine.connection.close()
             return self.renew_seconds / 2
         finally:
             reset_queries()
 
+    def _prune(self) -> None:
+        """Delete a little of what has outlived its time; if it fails, fire all the same."""
+        try:
+            self.pruner.step()
+        except Error:
+            self.pruner.rest()
+            logger.warning("old rows could not be deleted; trying again in a minute", exc_info=True,
+                           extra={"alias": self.engine.alias})  # fmt: skip
+
     def pass_once(self) -> bool:
         """Renew and tick; whether more may be due. Raises LeadershipLost if the lease is gone."""
         self.engine.own_connection()
-        return self.engine.settle(self._renew_and_tick)
+        more = self.engine.settle(self._renew_and_tick)
+        for row, boundary, job_id in self.fired:
+            signals.send(signals.schedule_fired, schedule=row.name, boundary=boundary,
+                         queue=row.queue, job_id=job_id, by=self.lease.owner)  # fmt: skip
+        return more
 
     def _renew_and_tick(self) -> bool:
         with transaction.atomic(self.engine.alias):
@@ -252,6 +322,7 @@ class Scheduler:
     def _tick(self, now: datetime | None) -> bool:
         with transaction.atomic(self.engine.alias):
             self.ticked_at = now = now or self.engine.clock()
+            self.fired = []
             self._lift_pauses()
             undated = self.engine.schedules_undated(SCHEDULES_PER_TICK, self._paused())
             for row in undated:
@@ -284,7 +355,9 @@ class Scheduler:
         failures = before.failures + 1 if before else 1
         seconds = retry_delay(1.0, failures, LONGEST_PAUSE)
         self.pauses[row.id] = Pause(row, failures, time.monotonic() + seconds)
-        logger.exception("schedule %s cannot be fired; trying again in %.0f s", row.name, seconds)
+        logger.exception("schedule %s cannot be fired; trying again in %.0f s", row.name, seconds,
+                         extra={"schedule": row.name, "queue": row.queue, "delay": seconds,
+                                "boundary": row.seen})  # fmt: skip
 
     def _paused(self) -> list[int]:
         return [id for id, pause in self.pauses.items() if pause.holds]
@@ -310,8 +383,20 @@ class Scheduler:
             news = wakeups.announcement(self.engine.alias, row.queue)
             job_ids = self.engine.insert_boundaries(self._job(row), boundaries, news)
             self._record(row, dict(zip(boundaries, job_ids, strict=True)), now)
+            self.fired += [(row, at, id) for at, id in zip(boundaries, job_ids, strict=True)]
         if due.skipped:
             self._record_skipped(row, due)
+
+    def fire_by_hand(self, row: sql.ScheduleRow, by: str) -> int:
+        """One job and its fire, which has no boundary; needs no lease."""
+        job = self._job(row)
+        fires = self._fires()
+        with transaction.atomic(self.engine.alias):
+            job_id = self.engine.insert(job, wakeups.announcement(self.engine.alias, job.queue))
+            now = self.engine.clock()
+            longest = fires.model._meta.get_field("leader").max_length
+            fires.create(schedule=row.name, fired_at=now, job_id=job_id, leader=by[:longest])
+        return job_id
 
     def _job(self, row: sql.ScheduleRow) -> sql.NewJob:
         queue = valid_name("queue", row.queue)
@@ -335,7 +420,8 @@ class Scheduler:
         skipped = due.skipped - fires.filter(boundary__gt=last, boundary__lt=due.next).count()
         if skipped > 0:
             fires.filter(boundary=last).update(skipped=skipped)
-            logger.warning("schedule %s skipped %d boundaries after %s", row.name, skipped, last)
+            logger.warning("schedule %s skipped %d boundaries after %s", row.name, skipped, last,
+                           extra={"schedule": row.name, "count": skipped, "boundary": last})  # fmt: skip
 
     def _fires(self) -> Any:
         return apps.get_model("django_alkstore", "Fire").objects.using(self.engine.alias)

@@ -21,6 +21,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from django.apps import apps
+from django.conf import settings
 from django.db import DatabaseError, connections, router, transaction
 
 from . import conf
@@ -35,8 +36,10 @@ ROWS_PER_INSERT = 1_000
 TEXT_PER_INSERT = 1_048_576  # characters: half of what the smallest usual packet limit takes
 IDS_PER_STATEMENT = 500
 SWEEP_ROWS = 1_000
+PEEKS_PER_STATEMENT = 100  # SQLite joins at most 500 SELECTs
 QUEUES_SHOWN = 200
 QUEUES_PER_STATEMENT = 50
+SHORTEST_TIMEOUT = 10.0  # on SQLite, for the one write lock
 
 # -- the statements: {words} are spelled per database by ``Engine.words``. ------------------------
 
@@ -123,6 +126,42 @@ CANCEL = """UPDATE django_alkstore_job SET state = 'dead', due_at = NULL, finish
     last_error = 'cancelled'
     WHERE id = %(id)s AND queue = %(queue)s AND state IN ('ready', 'scheduled')"""
 
+# What people do to jobs of theirs, by id. A row that a worker has locked is left to it.
+THESE = "django_alkstore_job WHERE id IN ({{{{ids}}}}) AND {which}"
+REQUEUE = """UPDATE django_alkstore_job SET state = 'ready', attempts = 0, run_at = {now},
+    due_at = NULL, expires_at = NULL, finished_at = NULL, worker_id = NULL, claim_token = NULL"""
+RUN_NOW = "UPDATE django_alkstore_job SET state = 'ready', run_at = {now}, due_at = expires_at"
+CANCEL_THESE = """UPDATE django_alkstore_job SET state = 'dead', due_at = NULL,
+    finished_at = {now}, last_error = 'cancelled'"""
+REORDER = "UPDATE django_alkstore_job SET priority = %(priority)s"
+REMOVE = "DELETE FROM django_alkstore_job"
+STATES_OF = "SELECT id, state FROM django_alkstore_job WHERE id IN ({{ids}})"
+WINDOW = """SELECT id, CASE WHEN {{which}} THEN 1 ELSE 0 END FROM django_alkstore_job
+    WHERE id > %(after)s ORDER BY id LIMIT %(limit)s"""
+
+# What has outlived its time: looked up without a lock, and deleted by id.
+FINISHED = """SELECT id FROM django_alkstore_job WHERE queue = %(queue)s AND state = '{{state}}'
+    AND finished_at < %(until)s ORDER BY finished_at LIMIT %(limit)s"""
+FINISHED_QUEUES = """WITH RECURSIVE hop (queue) AS (
+        SELECT MIN(queue) FROM django_alkstore_job
+            WHERE finished_at IS NOT NULL AND queue > %(after)s
+        UNION ALL SELECT (SELECT MIN(job.queue) FROM django_alkstore_job job
+            WHERE finished_at IS NOT NULL AND job.queue > hop.queue)
+            FROM hop WHERE hop.queue IS NOT NULL)
+    SELECT queue FROM hop WHERE queue IS NOT NULL LIMIT %(limit)s"""
+# Rows are written in the order of their age, or nearly: the oldest have the lowest ids.
+OLD_FIRES = """SELECT id FROM (SELECT id, fired_at FROM django_alkstore_fire
+    ORDER BY id LIMIT %(limit)s) AS firsts WHERE fired_at < %(until)s"""
+OLD_COUNTS = """SELECT id FROM (SELECT id, minute FROM django_alkstore_count
+    WHERE minute > %(total)s ORDER BY id LIMIT %(limit)s) AS firsts WHERE minute < %(until)s"""
+IDLE_TOTALS = """SELECT counted.id FROM django_alkstore_count counted
+    WHERE counted.queue IN ({{queues}}) AND counted.minute = %(total)s
+    AND NOT EXISTS (SELECT 1 FROM django_alkstore_count later
+        WHERE later.queue = counted.queue AND later.minute > %(total)s)"""
+
+MISSPELT_COLUMNS = """SELECT 1 FROM information_schema.columns WHERE table_schema = DATABASE()
+    AND table_name LIKE 'django_alkstore_%%' AND collation_name <> 'utf8mb4_bin' LIMIT 1"""
+
 LOCK_FREE = "django_alkstore_lock WHERE name = %(name)s AND expires_at <= {now}"
 LOCK_PICK = f"SELECT {{picked}} FROM {LOCK_FREE}"
 LOCK_TAKE = """UPDATE django_alkstore_lock SET owner = %(owner)s, token = token + 1,
@@ -138,9 +177,11 @@ DUE = "next_fire_at <= %(until)s AND next_fire_at > '1970-01-01'"
 NO_BOUNDARY = (
     "(next_fire_at IS NULL OR next_fire_at <= '1970-01-01' OR next_fire_at >= '9999-01-01')"
 )
-SCHEDULES = f"""SELECT id, name, spec, queue, {{payload}}, priority, max_attempts,
+SCHEDULE_COLUMNS = f"""SELECT id, name, spec, queue, {{payload}}, priority, max_attempts,
     visibility_timeout, backoff, expires_in, CASE WHEN {NO_BOUNDARY} THEN NULL
-    ELSE {{next_fire_at}} END FROM django_alkstore_schedule
+    ELSE {{next_fire_at}} END FROM django_alkstore_schedule"""
+SCHEDULE_NAMED = f"{SCHEDULE_COLUMNS} WHERE name = %(name)s"
+SCHEDULES = f"""{SCHEDULE_COLUMNS}
     WHERE {{enabled}} AND {{{{which}}}} ORDER BY next_fire_at LIMIT %(limit)s"""
 SCHEDULE_ADVANCE = """UPDATE django_alkstore_schedule SET next_fire_at = %(next)s,
     last_fired_at = COALESCE(%(last)s, last_fired_at)
@@ -151,6 +192,7 @@ FIRED = """SELECT {boundary} FROM django_alkstore_fire
     WHERE schedule = %(schedule)s AND boundary IN ({{boundaries}})"""
 
 COUNTED = ("claimed", "acked", "retried", "died", "lost")
+TOTAL = datetime(1970, 1, 1, tzinfo=timezone.utc)  # the "minute" of the row that sums up all others
 
 # -- what people are shown: each figure along one index, and at most ``most`` entries of it. The
 # ORDER BYs are those of the indexes: without them PostgreSQL may choose to scan the table.
@@ -183,7 +225,8 @@ OLDEST_READY = f"""WITH RECURSIVE hop (priority, steps) AS (
             steps + 1 FROM hop WHERE hop.priority IS NOT NULL AND steps < 100)
     SELECT {{min_oldest}} FROM (SELECT (SELECT run_at FROM {READY_OF}
         AND priority = hop.priority ORDER BY run_at LIMIT 1) AS oldest FROM hop) AS oldests"""
-COUNTED_QUEUES = """WITH RECURSIVE hop (queue) AS (SELECT MIN(queue) FROM django_alkstore_count
+COUNTED_QUEUES = """WITH RECURSIVE hop (queue) AS (
+        SELECT MIN(queue) FROM django_alkstore_count WHERE queue > %(after)s
         UNION ALL SELECT (SELECT MIN(counted.queue) FROM django_alkstore_count counted
             WHERE counted.queue > hop.queue) FROM hop WHERE hop.queue IS NOT NULL)
     SELECT queue FROM hop WHERE queue IS NOT NULL LIMIT %(limit)s"""
@@ -192,12 +235,18 @@ COUNTS = """SELECT queue, {{bucket}} AS bucket, SUM(claimed), SUM(acked), SUM(re
     GROUP BY queue, bucket"""
 COUNT_ADD = """INSERT INTO django_alkstore_count
     (queue, minute, claimed, acked, retried, died, lost)
-    VALUES (%(queue)s, {minute}, %(claimed)s, %(acked)s, %(retried)s, %(died)s, %(lost)s)
-    {or_add}"""
+    VALUES (%(queue)s, %(total)s, %(claimed)s, %(acked)s, %(retried)s, %(died)s, %(lost)s),
+    (%(queue)s, {minute}, %(claimed)s, %(acked)s, %(retried)s, %(died)s, %(lost)s) {or_add}"""
+TOTALS = """SELECT queue, claimed, acked, retried, died, lost FROM django_alkstore_count
+    WHERE queue IN ({{queues}}) AND minute = %(total)s"""
 SCHEDULES_SHOWN_FIRST = f"""SELECT name, spec, queue, {{enabled}},
     CASE WHEN {NO_BOUNDARY} THEN NULL ELSE {{next_fire_at}} END,
-    CASE WHEN last_fired_at < '9999-01-01' THEN {{last_fired_at}} END
+    CASE WHEN last_fired_at < '9999-01-01' THEN {{last_fired_at}} END,
+    (SELECT {{fired_at}} FROM django_alkstore_fire WHERE schedule = name
+        AND boundary = last_fired_at)
     FROM django_alkstore_schedule ORDER BY enabled DESC, next_fire_at, name LIMIT %(limit)s"""
+SCHEDULE_LATE = f"""SELECT 1 FROM django_alkstore_schedule
+    WHERE {{enabled}} AND {DUE} ORDER BY next_fire_at LIMIT 1"""
 SKIPPED = """SELECT schedule, SUM(skipped) FROM django_alkstore_fire
     WHERE skipped > 0 AND fired_at >= %(since)s GROUP BY schedule"""
 LEASE = """SELECT owner, {acquired_at}, {expires_at} FROM django_alkstore_lock
@@ -220,8 +269,12 @@ class Swept:
     """What a sweep changed; ``full``: it stopped at its bound, so there may be more."""
 
     readied: int
-    died: int
+    dead: Sequence[int]  # the ids of those that died
     full: bool
+
+    @property
+    def died(self) -> int:
+        return len(self.dead)
 
 
 @dataclass(frozen=True)
@@ -305,6 +358,7 @@ class Engine(ABC):
     first_due = FIRST_DUE
     queue_names_of = QUEUE_NAMES
     counted_queues_of = COUNTED_QUEUES
+    finished_queues_of = FINISHED_QUEUES
     oldest_ready = OLDEST_READY
     due_soonest = DUE_SOONEST
     or_add = "ON CONFLICT (queue, minute) DO UPDATE SET " + ", ".join(
@@ -373,6 +427,10 @@ class Engine(ABC):
     def limit_transaction(self, seconds: float) -> None:
         """Let the open transaction neither idle nor wait for a row longer, where that can be."""
 
+    def faults(self) -> list[str]:
+        """What of the database's set-up ``checks`` should warn of."""
+        return []
+
     # -- running --------------------------------------------------------------------------------
 
     @property
@@ -383,7 +441,7 @@ class Engine(ABC):
     def words(cls) -> dict[str, str]:
         """What the {words} of a statement are on this database."""
         instants = ("due_at", "created_at", "scheduled_for", "run_at", "next_fire_at", "boundary",
-                    "last_fired_at", "acquired_at", "expires_at")  # fmt: skip
+                    "last_fired_at", "fired_at", "acquired_at", "expires_at")  # fmt: skip
         lapses = cls.plus(cls.now, "visibility_timeout")
         same = ("now", "enabled", "insert_new", "or_nothing", "live_on_mysql")
         return {
@@ -537,7 +595,8 @@ class Engine(ABC):
             lambda: self._move(DUE_JOBS, SWEEP_PICK, SWEEP, before, "id, state", params)
         )
         states = [state for _, state in rows]
-        return Swept(states.count("ready"), states.count("dead"), len(rows) == SWEEP_ROWS)
+        dead = [id for id, state in rows if state == "dead"]
+        return Swept(states.count("ready"), dead, len(rows) == SWEEP_ROWS)
 
     def _move(
         self, rows: str, pick: str, change: str, before: str, after: str, params: Params
@@ -560,9 +619,11 @@ class Engine(ABC):
 
     def peek(self, queues: Sequence[str]) -> Peek:
         """Whether a job of any of the queues is ready, and how long until time changes one."""
-        peek = self.spell(PEEK)
-        text = " UNION ALL ".join(_numbered(peek, ["queue"], n) for n in range(len(queues)))
-        rows = self.query(text, {f"queue_{n}": name for n, name in enumerate(queues)})
+        peek, rows = self.spell(PEEK), []
+        for start in range(0, len(queues), PEEKS_PER_STATEMENT):
+            some = queues[start : start + PEEKS_PER_STATEMENT]
+            text = " UNION ALL ".join(_numbered(peek, ["queue"], n) for n in range(len(some)))
+            rows += self.query(text, {f"queue_{n}": name for n, name in enumerate(some)})
         ready = any(row[0] for row in rows)
         due = [(self.read(at) - self.read(now)).total_seconds() for _, at, now in rows if at]
         return Peek(ready, max(0.0, min(due)) if due else None)
@@ -571,6 +632,88 @@ class Engine(ABC):
         """The names of queues that have jobs, at most ``limit`` of each kind of row."""
         found = (self.query(text, {"limit": limit}) for text in self.queue_names_of)
         return sorted({name for rows in found for (name,) in rows})
+
+    # -- what people do -------------------------------------------------------------------------
+
+    def change_these(
+        self, change: str, ids: Sequence[int], which: str, params: Params
+    ) -> list[int]:
+        """Change those of the jobs that are of ``which``, and that nobody has locked."""
+        rows = THESE.format(which=which)
+        changed: list[int] = []
+        for start in range(0, len(ids), IDS_PER_STATEMENT):
+            some = ", ".join(map(str, ids[start : start + IDS_PER_STATEMENT]))
+            among = self.spell(rows).format(ids=some)
+            moved = self.settle(lambda among=among: self._change_these(change, among, params))
+            changed += [row[0] for row in moved]
+        return changed
+
+    def _change_these(self, change: str, among: str, params: Params) -> list[tuple]:
+        if not self.worth_locking(among, params):
+            return []
+        pick = f"SELECT {{picked}} FROM {among}"
+        return self.move(pick, self.spell(change), "id", "id", params)
+
+    def states_of(self, ids: Sequence[int]) -> dict[int, str]:
+        """The states of those of the jobs that there are."""
+        states: dict[int, str] = {}
+        for start in range(0, len(ids), IDS_PER_STATEMENT):
+            some = ", ".join(map(str, ids[start : start + IDS_PER_STATEMENT]))
+            states |= dict(self.query(self.spell(STATES_OF).format(ids=some), {}))
+        return states
+
+    def last_id(self) -> int:
+        """The largest id of a job."""
+        return self.query("SELECT MAX(id) FROM django_alkstore_job", {})[0][0] or 0
+
+    def window(self, after: int, limit: int, which: str, params: Params) -> list[tuple]:
+        """The next jobs by id, and of each whether it is one of ``which``."""
+        text = self.spell(WINDOW).format(which=self.spell(which))
+        return self.query(text, params | {"after": after, "limit": limit})
+
+    # -- what has outlived its time -------------------------------------------------------------
+
+    def finished_queues(self, after: str = "", limit: int = QUEUES_SHOWN) -> list[str]:
+        """The next queues by name that have finished jobs."""
+        return [n for (n,) in self.query(self.finished_queues_of, {"after": after, "limit": limit})]
+
+    def remove_finished(self, queue: str, state: str, until: datetime, limit: int) -> int:
+        """Delete jobs of a queue that died, or were done, before an instant; how many."""
+        params = {"queue": queue, "until": self.write(until), "limit": limit}
+        rows = self.query(self.spell(FINISHED).format(state=state), params)
+        which = f"LOWER(state) = '{state}' AND finished_at < %(until)s"
+        return len(self.change_these(REMOVE, [id for (id,) in rows], which, params))
+
+    def count_finished(self, queue: str, state: str, until: datetime) -> int:
+        """How many ``remove_finished`` would delete in all."""
+        text = self.spell(FINISHED).format(state=state).replace("SELECT id", "SELECT COUNT(*)")
+        text = text.replace("ORDER BY finished_at LIMIT %(limit)s", "")
+        return self.query(text, {"queue": queue, "until": self.write(until)})[0][0]
+
+    def remove_old(self, table: str, until: datetime, limit: int) -> int:
+        """Delete fires, or counts, from before an instant, among the first by id; how many."""
+        old = {"fire": OLD_FIRES, "count": OLD_COUNTS}[table]
+        params = {"until": self.write(until), "limit": limit, "total": self.write(TOTAL)}
+        return self._remove(table, [id for (id,) in self.query(old, params)])
+
+    def remove_idle_totals(self, queues: Sequence[str]) -> int:
+        """Delete the totals of those of the queues that have no other counts left; how many."""
+        rows = self._query_of(IDLE_TOTALS, queues)
+        return self._remove("count", [id for (id,) in rows])
+
+    def _query_of(self, template: str, queues: Sequence[str]) -> list[tuple]:
+        if not queues:
+            return []
+        names = {f"queue_{n}": name for n, name in enumerate(queues)}
+        text = self.spell(template).format(queues=", ".join(f"%({n})s" for n in names))
+        return self.query(text, names | {"total": self.write(TOTAL)})
+
+    def _remove(self, table: str, ids: Sequence[int]) -> int:
+        if not ids:
+            return 0
+        some = ", ".join(map(str, ids))
+        text = f"DELETE FROM django_alkstore_{table} WHERE id IN ({some})"
+        return self.settle(lambda: self.execute(text, {}))
 
     # -- what people are shown ------------------------------------------------------------------
 
@@ -585,9 +728,9 @@ class Engine(ABC):
             found += self.query(text, shared | {f"queue_{n}": q for n, q in enumerate(some)})
         return found
 
-    def counted_queues(self, limit: int = QUEUES_SHOWN) -> list[str]:
-        """The names of queues that something has been counted for."""
-        return [name for (name,) in self.query(self.counted_queues_of, {"limit": limit})]
+    def counted_queues(self, after: str = "", limit: int = QUEUES_SHOWN) -> list[str]:
+        """The next queues by name that something has been counted for."""
+        return [n for (n,) in self.query(self.counted_queues_of, {"after": after, "limit": limit})]
 
     def counts(self, queues: Sequence[str], since: datetime, unit: str) -> list[tuple]:
         """Sums of counts by queue and the start of the minute or hour."""
@@ -595,17 +738,27 @@ class Engine(ABC):
             return []
         names = {f"queue_{n}": name for n, name in enumerate(queues)}
         text = self.spell(COUNTS).format(
-            bucket=self.plain(self.start_of(unit, "minute")), queues=", ".join(f"%({n})s" for n in names)
+            bucket=self.plain(self.start_of(unit, "minute")),
+            queues=", ".join(f"%({n})s" for n in names),
         )
         return self.query(text, names | {"since": self.write(since)})
 
     def add_counts(self, queue: str, figures: Mapping[str, int]) -> None:
-        """Add to the row of the queue and this minute."""
-        self.change(COUNT_ADD, {"queue": queue, **figures})
+        """Add to the row of the queue and this minute, and to that of its total."""
+        self.change(COUNT_ADD, {"queue": queue, "total": self.write(TOTAL), **figures})
+
+    def totals(self, queues: Sequence[str]) -> list[tuple]:
+        """For each queue that was counted, the sums of all times."""
+        return self._query_of(TOTALS, queues)
 
     def schedules_shown(self, limit: int) -> list[tuple]:
         """Schedules as people see them: the enabled first, the most overdue first."""
         return self.query(self.spell(SCHEDULES_SHOWN_FIRST), {"limit": limit})
+
+    def has_schedules_due(self, until: datetime) -> bool:
+        """Whether an enabled schedule has a boundary that is at least so old."""
+        params = {"until": self.write(until)}
+        return bool(self.query(self.spell(SCHEDULE_LATE), params))
 
     def skipped(self, since: datetime) -> dict[str, int]:
         """By schedule, how many boundaries were skipped since."""
@@ -698,6 +851,11 @@ class Engine(ABC):
     def schedules_undated(self, limit: int, without: Sequence[int]) -> list[ScheduleRow]:
         """Likewise those without a next boundary, as an import leaves them."""
         return self._schedules(f"{NO_BOUNDARY} {_without(without)}", None, limit)
+
+    def schedule_named(self, name: str) -> ScheduleRow | None:
+        """A schedule, enabled or not, without a lock."""
+        rows = self.query(self.spell(SCHEDULE_NAMED), {"name": name})
+        return ScheduleRow(*rows[0]) if rows else None
 
     def schedules_among(self, ids: Sequence[int]) -> list[ScheduleRow]:
         """Likewise those of the ids."""
@@ -836,6 +994,17 @@ class SQLite(Returning):
             self.query(f"SELECT 1 FROM {rows} LIMIT 1", params)
         )
 
+    def faults(self) -> list[str]:
+        options = self.connection.settings_dict["OPTIONS"]
+        found = []
+        if str(options.get("transaction_mode")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+            found.append("immediate")
+        if float(options.get("timeout", 5)) < SHORTEST_TIMEOUT:
+            found.append("timeout")
+        if self.query("PRAGMA journal_mode", {})[0][0] not in ("wal", "memory"):
+            found.append("wal")
+        return found
+
     def insert_rows(self, text: str, params: Params, count: int, besides: str) -> list[int]:
         if count > 1:
             return super().insert_rows(text, params, count, besides)
@@ -869,7 +1038,10 @@ class MySQL(TwoStep):
     )
     # Here it is the planner that hops, and it would not in a subquery.
     queue_names_of = ["SELECT queue FROM django_alkstore_job GROUP BY queue LIMIT %(limit)s"]
-    counted_queues_of = "SELECT queue FROM django_alkstore_count GROUP BY queue LIMIT %(limit)s"
+    counted_queues_of = """SELECT queue FROM django_alkstore_count WHERE queue > %(after)s
+        GROUP BY queue LIMIT %(limit)s"""
+    finished_queues_of = """SELECT queue FROM django_alkstore_job WHERE queue > %(after)s
+        GROUP BY queue LIMIT %(limit)s"""
     # Nor does it hop over priorities: of those but the last, the first ``most`` entries are seen.
     oldest_ready = f"""SELECT MIN(oldest) FROM (
         SELECT MIN(run_at) AS oldest FROM (SELECT run_at FROM {READY_OF}
@@ -919,6 +1091,13 @@ class MySQL(TwoStep):
         if self.connection.mysql_is_mariadb:
             limits += f", idle_transaction_timeout = {max(1, int(seconds))}"
         self.execute(f"SET SESSION {limits}", {})
+
+    def faults(self) -> list[str]:
+        found = [] if settings.USE_TZ else ["local time"]
+        charset = self.query("SELECT @@character_set_connection", {})[0][0]
+        if charset != "utf8mb4" or self.query(MISSPELT_COLUMNS, {}):
+            found.append("charset")
+        return found
 
     def insert_rows(self, text: str, params: Params, count: int, besides: str) -> list[int]:
         if self.connection.features.can_return_rows_from_bulk_insert:

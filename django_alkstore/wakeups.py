@@ -142,7 +142,8 @@ class Listen(Waiter):
 
     def _poll(self, why: str) -> None:
         self.polls = True
-        logger.warning("polling for jobs in the database %r: %s", self.alias, why)
+        logger.warning("polling for jobs in the database %r: %s", self.alias, why,
+                       extra={"alias": self.alias})  # fmt: skip
 
     def _hear_of(self, driver: Any) -> None:
         """Have what comes with the answers to any query told to us, and kept nowhere."""

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from django.db import DataError, Error, IntegrityError, transaction
 
 from . import wakeups
+from .counts import Tally
 from .exceptions import RetryLater
-from .queues import ClaimedJob, Outcome, Queue, hand_over
+from .queues import ClaimedJob, Outcome, Queue, hand_over, log_keys
 from .shutdown import Stoppable
 from .surroundings import Surroundings, drop_connections, forget_queries
 
@@ -250,6 +251,10 @@ class Worker:
         self.queues = {source.queue.name: source.queue for source in sources}
         self.waiter = wakeups.waiter(self.engine.alias, list(self.queues))
         self.hold = Hold(stop)
+        self.log_keys = {"worker_id": worker_id, "alias": self.engine.alias}
+        self.tally = Tally()
+        for queue in self.queues.values():
+            queue.tally = self.tally
         self.claiming = threading.Lock()  # from the claim until the hold knows of it
         self.writing = threading.Lock()  # from the look at what is to be written until it is
         self.looks = 0
@@ -305,7 +310,8 @@ class Worker:
             self.watch()
 
     def _note_outage(self, error: Error) -> None:
-        logger.warning("the database failed; trying again", exc_info=error)
+        logger.warning("the database failed; trying again", exc_info=error,
+                       extra=self.log_keys)  # fmt: skip
         drop_connections()
 
     # -- one pass -------------------------------------------------------------------------------
@@ -424,7 +430,9 @@ class Worker:
         lost = sum(not job.settled for job in jobs) - acked
         if lost > 0:
             logger.warning("%d of %d acks of %r matched no claim of ours: taken back meanwhile",
-                           lost, len(jobs), queue)  # fmt: skip
+                           lost, len(jobs), queue,
+                           extra={"queue": queue.name, "count": lost})  # fmt: skip
+            queue.note_lost([job for job in jobs if not job.settled], lost)
 
     def _record_failure(self, outcome: Outcome) -> None:
         try:
@@ -433,7 +441,8 @@ class Worker:
             if isinstance(exc, Error) and not isinstance(exc, (DataError, IntegrityError)):
                 raise
             # No outcome may stand in the way of the others for ever; this one's claim lapses.
-            logger.exception("what came of %r cannot be stored", outcome.job)
+            logger.exception("what came of %r cannot be stored", outcome.job,
+                             extra=log_keys(outcome.job))  # fmt: skip
 
     def _give_back(self) -> None:
         """Give jobs that were not started back, with their attempt."""
@@ -444,7 +453,8 @@ class Worker:
         for name, jobs in by_queue.items():
             released = self.queues[name].release_batch(jobs)
             logger.info("gave back %d of %d unstarted jobs of %r",
-                        released, len(jobs), self.queues[name])  # fmt: skip
+                        released, len(jobs), self.queues[name],
+                        extra={**self.log_keys, "queue": name, "count": released})  # fmt: skip
         self.hold.given_back(len(unstarted))
 
     def _finish_held(self) -> None:
@@ -486,6 +496,7 @@ class Worker:
                 if thread.ident is not None:
                     thread.join(LAST_SECONDS)
             self._leave()
+            self._flush()
 
     def _leave(self) -> None:
         """After an error that ends the worker: keep other workers waiting for as little as can be."""
@@ -494,7 +505,17 @@ class Worker:
             if self.hold.needs_writing(NEVER):
                 self._write()
         except Exception:
-            logger.warning("the jobs held here are left to their claims", exc_info=True)
+            logger.warning("the jobs held here are left to their claims", exc_info=True,
+                           extra=self.log_keys)  # fmt: skip
+
+    def _flush(self) -> None:
+        """Write down what has been counted; statistics may fail nothing."""
+        try:
+            self.engine.own_connection()
+            self.tally.flush(self.engine)
+        except Exception:
+            logger.warning("what was counted cannot be stored; trying again", exc_info=True,
+                           extra=self.log_keys)  # fmt: skip
 
     def _run_in_thread(self) -> None:
         surroundings = Surroundings(self.engine.alias)
@@ -512,10 +533,12 @@ class Worker:
             try:
                 self._tend(time.monotonic())
             except Exception:
-                logger.warning("the keeper failed; trying again", exc_info=True)
+                logger.warning("the keeper failed; trying again", exc_info=True,
+                               extra=self.log_keys)  # fmt: skip
                 drop_connections()
                 self.hold.closed.wait(1.0)
-            self.hold.rest_if_empty()
+            if self.tally.is_empty:
+                self.hold.rest_if_empty()
         drop_connections()
 
     def _tend(self, now: float) -> None:
@@ -525,6 +548,8 @@ class Worker:
         if self.hold.needs_writing(now - RECORD_WITHIN):
             self._write()
         self._beat(now)
+        if self.tally.is_due(now):
+            self._flush()
         forget_queries()
 
     def _beat(self, now: float) -> None:
@@ -535,11 +560,13 @@ class Worker:
             except Error:
                 if not self.engine.connection.is_usable():
                     raise
-                logger.warning("no heartbeat for %r; trying again", item.job, exc_info=True)
+                logger.warning("no heartbeat for %r; trying again", item.job, exc_info=True,
+                               extra=log_keys(item.job))  # fmt: skip
                 item.beat_at = time.monotonic() + 1.0
                 continue
             if not held and item in self.hold.running and not item.job.settled:
-                logger.warning("%r still runs, but its claim has been taken back", item.job)
+                logger.warning("%r still runs, but its claim has been taken back", item.job,
+                               extra=log_keys(item.job))  # fmt: skip
 
     def _stopping(self, now: float) -> None:
         """After the grace: let other workers have what still runs here, and end the process."""
@@ -553,7 +580,8 @@ class Worker:
         end.start()
         with self.claiming:
             for item in self.hold.abandon_running():
-                logger.error("%r still runs %.0f s after the stop", item.job, self.limits.grace)
+                logger.error("%r still runs %.0f s after the stop", item.job, self.limits.grace,
+                             extra=log_keys(item.job))  # fmt: skip
             self.hold.set_aside()
             try:
                 self._write()

@@ -87,6 +87,14 @@ class LockFactory(factory.django.DjangoModelFactory):
     expires_at = factory.LazyFunction(lambda: ago(-60))
 
 
+class CountFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = models.Count
+
+    queue = "reports"
+    minute = factory.LazyFunction(lambda: ago().replace(second=0, microsecond=0))
+
+
 class OrderFactory(factory.django.DjangoModelFactory):
     class Meta:
         model = Order

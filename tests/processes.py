@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 # For tests whose rows other connections must see. Our apps alone: to empty every table and to
 # write Django's own rows again takes longer than most tests.
@@ -126,6 +126,14 @@ def in_threads(*calls):
     if errors:
         raise errors[0]
     return results
+
+
+@contextmanager
+def locking(row):
+    """A transaction in which a row is locked."""
+    with transaction.atomic():
+        type(row)._base_manager.select_for_update().get(pk=row.pk)
+        yield
 
 
 @contextmanager

@@ -50,6 +50,15 @@ REFUSED = {
         for key in ("BACKOFF_MAX", "LEASE_SECONDS", "POLL_INTERVAL")
         for value in NO_DURATION
     },
+    **{
+        f"{key} {value!r}": {key: value}
+        for key in ("DEAD_RETENTION", "FIRE_RETENTION", "COUNT_RETENTION")
+        for value in NO_DURATION[1:]
+    },
+    **{
+        f"METRICS_TOKEN {value!r}": {"METRICS_TOKEN": value}
+        for value in ("", "short", 16 * "\xe9", b"of 16 characters", 0, True)
+    },
 }
 
 UNKNOWN = {
@@ -149,3 +158,17 @@ def test_settings_lie_over_the_defaults_and_the_calls_own_options_over_both(sett
     assert (row.max_attempts, row.priority, row.backoff) == (5, 0, 0.0)
     row = get_job(queue("another").enqueue(None))
     assert (row.max_attempts, row.priority, row.backoff) == (3, 0, 5.0)
+
+
+def test_a_token_is_in_no_message_about_it():
+    with pytest.raises(ImproperlyConfigured) as caught:
+        read({"METRICS_TOKEN": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+    assert "a secret of 16" not in repr(read({"METRICS_TOKEN": "a secret of 16 characters"}))
+
+
+def test_rows_live_for_documented_times_or_for_ever():
+    settings, kept = read({}), read({"DEAD_RETENTION": None, "FIRE_RETENTION": timedelta(days=1)})
+    lives = (settings.DEAD_RETENTION, settings.FIRE_RETENTION, settings.COUNT_RETENTION)
+    assert lives == (30 * 86_400, 90 * 86_400, 7 * 86_400)
+    assert (kept.DEAD_RETENTION, kept.FIRE_RETENTION) == (None, 86_400)

@@ -18,14 +18,18 @@ TREES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for p
 # A module imports from the rows above its own, and in its own from those before it.
 ROWS = [
     ["exceptions", "shutdown"],
-    ["names", "backoff", "specs", "payloads", "options", "failures"],
+    ["names", "backoff", "zones", "cron", "specs", "payloads", "options", "failures"],
     ["conf", "registry", "signals"],
     ["models"],
     ["sql", "surroundings", "wakeups"],
+    ["counts", "retention"],
     ["queues", "locks"],
     ["outboxes", "schedules"],
     ["workers"],
-    ["checks", "apps", "admin", "testing", "management", "migrations"],
+    ["status", "operations"],
+    ["words", "lists", "actions", "overview"],
+    ["templatetags", "checks", "apps", "admin", "views", "urls", "testing", "management"],
+    ["migrations"],
 ]
 ORDER = [module for row in ROWS for module in row]
 TOP_LEVEL = {"pyproject.toml", "django_alkstore", "tests", "testproject", "manage.py", "README.md"}

@@ -69,6 +69,11 @@ REFUSED = {
     "four fields": "* * * *",
     "seven fields": "* * * * * * *",
     "@hourly": "@hourly",
+    "cron in upper case": "@CRON * * * * *",
+    "cron without fields": "@cron",
+    "cron without a space": "@cron* * * * *",
+    "cron after a space": " @cron * * * * *",
+    "cron and every": "@cron @every 5m",
     "None": None,
     "bytes": b"@every 5s",
     "int": 5,
@@ -97,6 +102,24 @@ def test_every_other_spec_is_refused_at_the_door(spec):
 
 def test_a_spec_error_is_a_value_error_and_one_of_ours():
     assert issubclass(InvalidSpec, ValueError) and issubclass(InvalidSpec, AlkstoreError)
+
+
+def test_a_spec_without_a_tag_is_refused_with_both_forms():
+    with pytest.raises(InvalidSpec, match="'@every <n><unit>' .* or '@cron <fields>', got '5s'"):
+        parse_spec("5s")
+
+
+@pytest.mark.parametrize(
+    "line", ["* * * * *", "30 2 * * *", "0 */15 9-17 * * mon-fri", "0 0 L * ?"]
+)
+def test_a_bare_cron_line_is_refused_with_what_to_write(line):
+    with pytest.raises(InvalidSpec, match="^expected a spec to be ") as caught:
+        parse_spec(line)
+    assert str(caught.value).endswith(f" (did you mean '@cron {line}'?), got '{line}'")
+
+
+def test_an_interval_is_the_same_in_every_zone():
+    assert parse_spec("@every 5m", "Asia/Tokyo") == parse_spec("@every 5m")
 
 
 # -- boundaries -----------------------------------------------------------------------------------
@@ -186,6 +209,11 @@ def test_a_next_boundary_beyond_the_calendar_is_an_error_that_says_so():
     late = at("9990-01-01")
     with pytest.raises(InvalidSpec, match="^expected the next boundary to be before 10000 AD, got"):
         parse_spec("@every 36500d").due(late, late, CATCH_UP)
+
+
+def test_a_schedule_that_would_begin_beyond_the_calendar_is_refused():
+    with pytest.raises(InvalidSpec, match="^expected the next boundary to be before 10000 AD, got"):
+        parse_spec("@every 36500d").first_after(at("9990-01-01"))
 
 
 @pytest.mark.parametrize("day", ["2025-03-09", "2025-11-02"], ids=["forward", "back"])

@@ -10,9 +10,9 @@ from django_alkstore.surroundings import Surroundings
 from testproject.shop.models import Order
 
 from .factories import OrderFactory
-from .processes import in_threads
+from .processes import across_connections, in_threads
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = across_connections
 
 
 def around(*calls, owned=None):

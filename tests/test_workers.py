@@ -164,7 +164,6 @@ ENDS = {
     "exception": (RuntimeError("boom"), "scheduled", "boom"),
     "permanent": (PermanentError("no such account"), "dead", "no such account"),
     "retry later": (RetryLater(60, "busy"), "scheduled", "busy"),
-    "retry now, as no delay": (RetryLater(0, "now"), "ready", "now"),
     "a delay that is none": (RetryLater("soon", "when?"), "scheduled", "when?"),
     "sys.exit": (SystemExit(0), "scheduled", "0"),
     "keyboard": (KeyboardInterrupt("ctrl-c"), "scheduled", "ctrl-c"),
@@ -175,26 +174,37 @@ ENDS = {
 
 @across_connections
 @by_one_and_by_four
-@pytest.mark.parametrize(("error", "state", "text"), ENDS.values(), ids=ENDS)
-def test_whatever_a_handler_raises_is_written_down_and_the_worker_goes_on(
-    error, state, text, concurrency
-):
-    failing = queue("reports").enqueue("fail", priority=1)
-    good = queue("reports").enqueue_many(["good"] * 3)
+def test_whatever_a_handler_raises_is_written_down_and_the_worker_goes_on(concurrency):
+    queue("reports").enqueue_many(list(ENDS), priority=1)
+    good = queue("reports").enqueue_many(["good"] * 9)
 
     def run(job):
-        if job.payload == "fail" and job.attempts == 1:
-            raise error
+        if job.payload != "good":
+            raise ENDS[job.payload][0]
 
-    with working(run, concurrency=concurrency) as stop:
+    with working(run, concurrency=concurrency):
         until(lambda: not Job.objects.filter(id__in=good).exists())
-        if state == "ready":
-            until(no_jobs)
-            return
-        until(lambda: Job.objects.get(id=failing).state != "running")
-        stop.cancel()
-    job = Job.objects.get(id=failing)
-    assert (job.state, job.last_error, job.attempts) == (state, text, 1)
+        until(lambda: not Job.objects.filter(state="running").exists())
+    for job in Job.objects.all():
+        assert (job.state, job.last_error) == ENDS[job.payload][1:], job.payload
+        assert job.attempts == 1
+    assert Job.objects.count() == len(ENDS)
+
+
+@across_connections
+@by_one_and_by_four
+def test_a_retry_without_delay_runs_at_once(concurrency):
+    queue("reports").enqueue("x")
+    attempts = []
+
+    def run(job):
+        attempts.append(job.attempts)
+        if job.attempts < 3:
+            raise RetryLater(0)
+
+    drain(run, concurrency=concurrency)
+    assert attempts == [1, 2, 3]
+    assert no_jobs()
 
 
 @across_connections

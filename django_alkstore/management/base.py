@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import Error, connections
-from django.db.migrations.executor import MigrationExecutor
+from django.db import Error
 
 from .. import conf, sql
 from ..backoff import seconds
+from ..checks import LABEL, lacks_migrations
 from ..exceptions import InvalidName, InvalidOption
 from ..names import valid_name
 from ..options import valid_worker_id, whole_number
@@ -22,7 +22,6 @@ from ..shutdown import StopToken, stop_on_signals
 from ..workers import Limits, Source, Worker, default_worker_id
 
 Value = TypeVar("Value")
-LABEL = "django_alkstore"
 THREADS_MAX = 1_000
 
 
@@ -42,11 +41,10 @@ class DatabaseCommand(BaseCommand):
             raise CommandError(str(exc)) from exc
         try:
             sql.engine(alias).own_connection()  # before a read opens a transaction
-            executor = MigrationExecutor(connections[alias])
+            lacking = lacks_migrations(alias)
         except Error as exc:
             raise CommandError(f"The database {alias!r} cannot be reached: {exc}") from exc
-        targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == LABEL]
-        if executor.migration_plan(targets):
+        if lacking:
             raise CommandError(
                 f"The database {alias!r} lacks migrations of {LABEL}: run 'manage.py migrate'."
             )

@@ -206,6 +206,8 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.RunPython(
-            django_alkstore.sql.set_bytewise_names, migrations.RunPython.noop, atomic=False
+            django_alkstore.sql.set_bytewise_names("job", "schedule", "fire", "lock"),
+            migrations.RunPython.noop,
+            atomic=False,
         ),
     ]

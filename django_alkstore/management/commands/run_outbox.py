@@ -1,5 +1,6 @@
 import logging
 
+from ...names import backing_queue
 from ...outboxes import outbox, unserved_outboxes
 from ...queues import Queue
 from ...registry import deliveries
@@ -17,4 +18,5 @@ class Command(WorkerCommand):
 
     def watch(self, alias: str) -> None:
         for name in unserved_outboxes(alias):
-            logger.warning("outbox %s has messages and no delivery: they wait", name)
+            logger.warning("outbox %s has messages and no delivery: they wait", name,
+                           extra={"queue": backing_queue(name), "alias": alias})  # fmt: skip

@@ -54,7 +54,8 @@ class Command(DatabaseCommand):
                     self.stdout.write("Another scheduler leads; standing by.")
                 standing_by = True
             except Error:
-                logger.warning("the database failed; standing by", exc_info=True)
+                logger.warning("the database failed; standing by", exc_info=True,
+                               extra={"alias": alias})  # fmt: skip
                 connections[alias].close()
             stop.wait(STANDBY_SECONDS)
 

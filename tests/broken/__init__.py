@@ -1,0 +1,1 @@
+"""An app whose jobs cannot be imported."""

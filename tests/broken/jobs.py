@@ -1,0 +1,1 @@
+raise RuntimeError("the jobs of this app cannot be imported")
