@@ -109,6 +109,7 @@ class Pruner:
 
     engine: sql.Engine
     next_at: float = field(default_factory=time.monotonic)
+    found: bool = False  # whether the last step did: the next one is worth waking up for
 
     def __post_init__(self) -> None:
         self._batches = batches(self.engine)
@@ -120,6 +121,7 @@ class Pruner:
             return 0
         for pruned in self._batches:
             if pruned.count or time.monotonic() - now > MOMENT_SECONDS:
+                self.found = pruned.count > 0
                 self.next_at = time.monotonic() + PAUSE_SECONDS
                 return pruned.count
         self.rest()
@@ -128,4 +130,5 @@ class Pruner:
     def rest(self) -> None:
         """Begin from the start, after a while."""
         self._batches = batches(self.engine)
+        self.found = False
         self.next_at = time.monotonic() + REST_SECONDS

@@ -255,9 +255,8 @@ class Scheduler:
             self._prune()
             if more:
                 return 0.0
-            prune_at = self.pruner.next_at
-            seconds = min(renew_at, prune_at) - time.monotonic()
-            return max(SHORTEST_SLEEP, min(self._idle_seconds(), seconds))
+            wake_at = min(renew_at, self.pruner.next_at) if self.pruner.found else renew_at
+            return max(SHORTEST_SLEEP, min(self._idle_seconds(), wake_at - time.monotonic()))
         except Error:
             logger.warning("the database failed; trying again", exc_info=True,
                            extra={"alias": self.engine.alias})  # fmt: skip

@@ -93,13 +93,13 @@ FIRST_DUE = """SELECT MIN(due_at) FROM django_alkstore_job
 
 # An index skip-scan: one step for each queue, however many rows it has. The conditions are those of
 # the partial indexes, or the planner could not use them.
-QUEUE_NAMES = [
-    f"""WITH RECURSIVE hop (queue) AS (SELECT MIN(queue) FROM django_alkstore_job WHERE {among}
+QUEUE_NAMES = " UNION ALL ".join(
+    f"""SELECT queue FROM (WITH RECURSIVE hop (queue) AS (SELECT MIN(queue) FROM django_alkstore_job WHERE {among}
         UNION ALL SELECT (SELECT MIN(job.queue) FROM django_alkstore_job job
             WHERE {among} AND job.queue > hop.queue) FROM hop WHERE hop.queue IS NOT NULL)
-    SELECT queue FROM hop WHERE queue IS NOT NULL LIMIT %(limit)s"""
+    SELECT queue FROM hop WHERE queue IS NOT NULL LIMIT %(limit)s) AS names"""
     for among in ("state = 'ready'", "due_at IS NOT NULL", "finished_at IS NOT NULL")
-]
+)
 
 FENCE = "WHERE id = %(id)s AND claim_token = %(token)s AND state = 'running'"
 # LOWER hides the state from PostgreSQL's planner, which would rather scan all of a partial index, the
@@ -630,8 +630,7 @@ class Engine(ABC):
 
     def queue_names(self, limit: int = QUEUES_SHOWN) -> list[str]:
         """The names of queues that have jobs, at most ``limit`` of each kind of row."""
-        found = (self.query(text, {"limit": limit}) for text in self.queue_names_of)
-        return sorted({name for rows in found for (name,) in rows})
+        return sorted({name for (name,) in self.query(self.queue_names_of, {"limit": limit})})
 
     # -- what people do -------------------------------------------------------------------------
 
@@ -1037,7 +1036,7 @@ class MySQL(TwoStep):
         )
     )
     # Here it is the planner that hops, and it would not in a subquery.
-    queue_names_of = ["SELECT queue FROM django_alkstore_job GROUP BY queue LIMIT %(limit)s"]
+    queue_names_of = "SELECT queue FROM django_alkstore_job GROUP BY queue LIMIT %(limit)s"
     counted_queues_of = """SELECT queue FROM django_alkstore_count WHERE queue > %(after)s
         GROUP BY queue LIMIT %(limit)s"""
     finished_queues_of = """SELECT queue FROM django_alkstore_job WHERE queue > %(after)s

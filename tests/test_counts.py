@@ -4,15 +4,15 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.db import Error, transaction
+from django.db import Error, connection, transaction
 
 from django_alkstore import PermanentError, RetryLater, outbox, queue, sql
 from django_alkstore.counts import FLUSH_SECONDS, Tally
 from django_alkstore.models import Count, Job
 
 from .factories import JobFactory, ago
-from .processes import across_connections, in_threads
-from .test_workers import drain
+from .processes import across_connections, in_threads, until
+from .test_workers import drain, working
 
 pytestmark = pytest.mark.django_db
 
@@ -117,6 +117,28 @@ def test_what_cannot_be_written_stays_for_the_next_time():
         tally.flush(sql.engine())
     assert not Count.objects.exists()
     assert not tally.is_empty
+
+
+def test_counts_that_cannot_be_stored_cost_no_job(caplog):
+    queue("reports").enqueue_many([1, 2])
+    with connection.execute_wrapper(no_counts):
+        drain(lambda job: None)
+    assert not Job.objects.exists() and not Count.objects.exists()
+    assert "what was counted cannot be stored" in caplog.text
+
+
+def no_counts(execute, text, params, many, context):
+    if "INTO django_alkstore_count" in text:
+        raise Error("the disk is full")
+    return execute(text, params, many, context)
+
+
+@across_connections
+def test_a_worker_that_goes_on_writes_its_counts_meanwhile(monkeypatch):
+    monkeypatch.setattr("django_alkstore.counts.FLUSH_SECONDS", 0.0)
+    with working(lambda job: None):
+        queue("reports").enqueue(1)
+        until(lambda: Count.objects.filter(minute=sql.TOTAL, acked=1).exists())
 
 
 @across_connections
