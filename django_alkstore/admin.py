@@ -1,104 +1,56 @@
-"""The admin: jobs, fires and locks to look at, schedules to add and edit.
+"""The admin: jobs, fires and locks to look at and to act on, schedules to add and edit.
 
-Opening a page sends SELECTs and takes no lock, however broken the rows are: a payload is read as
-text, and an instant far beyond every clock stands for never and shows as "-". What is shown as
-relative to now is measured by this host's clock, which decides nothing.
+Opening a page sends SELECTs and takes no lock, however broken the rows are (see ``words``). Lists
+cost the same however long the table is (see ``lists``); what people do is in ``actions``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db import models, transaction
-from django.db.models import Q
-from django.db.models.functions import Cast
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.timezone import is_naive, localtime, make_aware
 
 from . import payloads, sql
+from .actions import JobActions, LockActions, ScheduleActions
 from .exceptions import AlkstoreError, InvalidPayload, expected
-from .models import Fire, Job, Lock, Row, Schedule, State
-from .names import SCHEDULER_LOCK, backing_queue, shown_name, valid_name
+from .lists import (
+    AgeFilter,
+    BoundedList,
+    BoundedPaginator,
+    QueueFilter,
+    ScheduleFilter,
+    StateFilter,
+    found,
+)  # fmt: skip
+from .models import Fire, Job, Lock, Row, Schedule
+from .names import SCHEDULER_LOCK, shown_name, valid_name
 from .options import checked
-from .schedules import schedule
+from .schedules import pause_schedule, resume_schedule, schedule
 from .specs import parse_spec
+from .words import (
+    NEVER,
+    payload_text,
+    preformatted,
+    seconds_until,
+    shown_due,
+    shown_instant,
+    shown_span,
+    shown_until,
+    story,
+)  # fmt: skip
 
-NEVER = "-"
 INHERITED = "Empty: what the queue is set to."
-YEARS = range(1970, 3000)
-DUE_WORDS = {  # what happens at due_at, and what has happened once that has passed
-    State.READY: ("expires", "expired"),
-    State.SCHEDULED: ("ready", "ready"),
-    State.RUNNING: ("claim lapses", "claim lapsed"),
-}
-
-
-# -- how values read ------------------------------------------------------------------------------
-
-
-def shown_instant(value: datetime | None) -> str:
-    """To the second, in the current time zone."""
-    if value is None or value.year not in YEARS:
-        return NEVER
-    return (value if is_naive(value) else localtime(value)).isoformat(" ", "seconds")
-
-
-def aware(value: datetime) -> datetime:
-    return make_aware(value) if is_naive(value) else value
-
-
-def seconds_until(value: datetime) -> float:
-    return (aware(value) - sql.utc_now()).total_seconds()
-
-
-def shown_span(seconds: float) -> str:
-    """A length of time in its largest fitting unit."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
-
-
-def shown_until(value: datetime | None, will: str, did: str) -> str:
-    if value is None or value.year not in YEARS:
-        return NEVER
-    seconds = seconds_until(value)
-    return (
-        f"{will} in {shown_span(seconds)}" if seconds > 0 else f"{did} {shown_span(-seconds)} ago"
-    )
-
-
-def shown_due(job: Job) -> str:
-    """What happens to the job by time alone, and when."""
-    waits_to_expire = job.state == State.SCHEDULED and job.due_at == job.expires_at
-    state = State.READY if waits_to_expire else job.state
-    return shown_until(job.due_at, *DUE_WORDS.get(state, ("due", "due")))
-
-
-def preformatted(text: str | None) -> str | SafeString:
-    wrapped = '<pre style="margin: 0; white-space: pre-wrap; overflow-wrap: anywhere">{}</pre>'
-    return NEVER if text is None else format_html(wrapped, text)
-
-
-def payload_text(row: Job | Schedule) -> str:
-    """The stored payload as indented JSON; as it is where it is none, or none that is accepted."""
-    rows = type(row)._base_manager.using(row._state.db).filter(pk=row.pk)
-    text = rows.values_list(Cast("payload", models.TextField()), flat=True).first()
-    try:
-        payload = payloads.decode(text)
-        payloads.encode(payload)
-    except InvalidPayload:
-        return "null" if text is None else text
-    return json.dumps(payload, indent=2, ensure_ascii=False)
 
 
 def instant(name: str) -> Callable[[Row], str]:
@@ -112,17 +64,36 @@ def instant(name: str) -> Callable[[Row], str]:
     return column
 
 
+def link(row: Row | None, text: str) -> str:
+    """To the page of a row; the text alone where there is none."""
+    if row is None:
+        return text
+    address = reverse(f"admin:django_alkstore_{row._meta.model_name}_change", args=[row.pk])
+    return format_html('<a href="{}">{}</a>', address, text)
+
+
+def list_of(model: type[Row]) -> str:
+    return reverse(f"admin:django_alkstore_{model._meta.model_name}_changelist")
+
+
 # -- what can only be looked at -------------------------------------------------------------------
 
 
 class WhereTheRowsAre(admin.ModelAdmin):
     """Reads the database that queues and schedules write to."""
 
+    paginator = BoundedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER  # they count the whole table
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet:
         return super().get_queryset(request).using(sql.write_alias())
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return BoundedList
+
+    class Media:
+        css = {"all": ["django_alkstore/admin.css"]}
 
 
 class ReadOnly(WhereTheRowsAre):
@@ -139,32 +110,21 @@ class ReadOnly(WhereTheRowsAre):
         return False
 
 
-class QueueFilter(admin.SimpleListFilter):
-    title = "queue"
-    parameter_name = "queue"
-
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, str]]:
-        names = {*sql.engine().queue_names(), *filter(None, [self.value()])}
-        return [(name, shown_name(name)) for name in sorted(names, key=shown_name)]
-
-    def queryset(self, request: HttpRequest, queryset: models.QuerySet) -> models.QuerySet:
-        return queryset.filter(queue=self.value()) if self.value() else queryset
-
-
 @admin.register(Job)
-class JobAdmin(ReadOnly):
+class JobAdmin(ReadOnly, JobActions):
     list_display = ["id", "state_word", "queue_name", "priority", "attempts_made", "due", "age"]
-    list_filter = ["state", QueueFilter]
+    list_filter = [StateFilter, QueueFilter, ScheduleFilter, AgeFilter]
     search_fields = ["id", "queue"]  # shows the box; get_search_results says what it does
-    search_help_text = "A job's id, or the exact name of a queue or an outbox."
+    search_help_text = "A job's id, its idempotency key, or the exact name of a queue or an outbox."
     fieldsets = [
-        (None, {"fields": ["queue_name", "state_word", "due", "attempts_made", "priority",
+        (None, {"fields": ["history", "queue_name", "state_word", "due", "attempts_made", "priority",
                            "payload_json"]}),
         ("Last failure", {"fields": ["error", "traceback"]}),
         ("Times", {"fields": [*map(instant, ["created_at", "run_at", "due_at", "expires_at",
                                              "finished_at"])]}),
         ("Claim", {"fields": ["worker_id", "visibility_timeout", "backoff"]}),
-        ("Schedule", {"fields": ["schedule", instant("scheduled_for")]}),
+        ("Schedule", {"fields": ["schedule_link", "fire_link",
+                                 instant("scheduled_for")]}),
     ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet:
@@ -173,15 +133,27 @@ class JobAdmin(ReadOnly):
     def get_search_results(
         self, request: HttpRequest, queryset: models.QuerySet, search_term: str
     ) -> tuple[models.QuerySet, bool]:
-        term = search_term.strip()
-        if term.isdecimal() and len(term) < 20:
-            return queryset.filter(pk=term), False
-        names = [term, backing_queue(term.removeprefix("outbox "))]
-        return queryset.filter(Q(queue__in=names) if term else Q()), False
+        return found(queryset, search_term), False
 
     @admin.display(description="state")
     def state_word(self, job: Job) -> str:
         return job.state  # a word that is no state is shown too
+
+    @admin.display
+    def history(self, job: Job) -> SafeString:
+        told = format_html_join("", "<li>{}</li>", ((sentence,) for sentence in story(job)))
+        return format_html('<ol class="alkstore-story">{}</ol>', told)
+
+    @admin.display(description="schedule")
+    def schedule_link(self, job: Job) -> str:
+        rows = Schedule.objects.using(job._state.db).filter(name=job.schedule or "")
+        return link(rows.only("id", "name").first(), job.schedule or NEVER)
+
+    @admin.display(description="fire")
+    def fire_link(self, job: Job) -> str:
+        rows = Fire.objects.using(job._state.db).filter(schedule=job.schedule or "")
+        fire = rows.filter(boundary=job.scheduled_for, job_id=job.pk).first()
+        return link(fire, f"at {shown_instant(fire.fired_at)}" if fire else NEVER)
 
     @admin.display(description="queue")
     def queue_name(self, job: Job) -> str:
@@ -214,14 +186,18 @@ class JobAdmin(ReadOnly):
 
 @admin.register(Fire)
 class FireAdmin(ReadOnly):
-    list_display = fields = ["schedule", instant("boundary"), instant("fired_at"), "job_id",
+    list_display = fields = ["schedule", instant("boundary"), instant("fired_at"), "job",
                              "skipped", "leader"]  # fmt: skip
     search_fields = ["schedule__exact"]
     search_help_text = "The exact name of a schedule."
 
+    @admin.display
+    def job(self, fire: Fire) -> str:
+        return link(Job(pk=fire.job_id), str(fire.job_id))  # which may have been pruned
+
 
 @admin.register(Lock)
-class LockAdmin(ReadOnly):
+class LockAdmin(ReadOnly, LockActions):
     list_display = fields = ["lock_name", "holder", "lease", "token", instant("acquired_at"),
                              instant("expires_at")]  # fmt: skip
     ordering = ["-acquired_at"]
@@ -282,7 +258,7 @@ class ScheduleForm(forms.ModelForm):
         model = Schedule
         fields = ["name", "spec", "queue", *Schedule.OPTIONS, "enabled"]
         help_texts = {
-            "spec": "For example @every 90s. The units are s, m, h and d.",
+            "spec": "For example @every 90s (units: s, m, h, d) or @cron 30 2 * * mon-fri.",
             **dict.fromkeys(Schedule.OPTIONS, f"In seconds. {INHERITED}"),
             "priority": f"Larger first. {INHERITED}",
             "max_attempts": INHERITED,
@@ -309,7 +285,7 @@ class ScheduleForm(forms.ModelForm):
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(WhereTheRowsAre):
+class ScheduleAdmin(WhereTheRowsAre, ScheduleActions):
     form = ScheduleForm
     instants = [*map(instant, ["next_fire_at", "last_fired_at", "created_at", "updated_at"])]
     list_display = ["name", "spec", "queue", "enabled", *instants[:2]]
@@ -324,6 +300,13 @@ class ScheduleAdmin(WhereTheRowsAre):
         asked = (None, {"fields": ["name", "spec", "queue", "payload_text", "enabled"]})
         options = ("Options of its jobs", {"fields": Schedule.OPTIONS})
         return [asked, options, ("Times", {"fields": self.instants})] if obj else [asked, options]
+
+    def links(self, row: Schedule) -> list[tuple[str, str]]:
+        jobs, fires = map(list_of, (Job, Fire))
+        return [
+            (f"{jobs}?{urlencode({'schedule': row.name})}", "Jobs"),
+            (f"{fires}?{urlencode({'q': row.name})}", "Fires"),
+        ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> list:
         return ["name", *self.instants] if obj else []
@@ -341,17 +324,6 @@ class ScheduleAdmin(WhereTheRowsAre):
         with transaction.atomic(sql.write_alias()):
             payload = form.cleaned_data["payload_text"]
             row = schedule(obj.name, obj.spec, obj.queue, payload, **given)
-            switch(row, obj.enabled)
+            switch = resume_schedule if obj.enabled else pause_schedule
+            switch(obj.name)
         obj.pk = row.pk
-
-
-def switch(row: Schedule, enabled: bool) -> None:
-    """Enable or disable. Boundaries that passed in between are not fired afterwards."""
-    if row.enabled == enabled:
-        return
-    engine = sql.engine()
-    changed = {"enabled": enabled, "updated_at": engine.clock()}
-    if enabled and row.next_fire_at is not None:
-        boundary = aware(row.next_fire_at)
-        changed["next_fire_at"] = parse_spec(row.spec).due(boundary, changed["updated_at"], 0).next
-    Schedule.objects.using(engine.alias).filter(pk=row.pk).update(**changed)

@@ -15,10 +15,10 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.apps import apps
 from django.conf import settings
@@ -253,8 +253,7 @@ LEASE = """SELECT owner, {acquired_at}, {expires_at} FROM django_alkstore_lock
     WHERE name = %(name)s AND owner <> ''"""
 
 
-@dataclass(frozen=True)
-class NewJob:
+class NewJob(NamedTuple):
     """What an insert stamps on a row; ``payload`` is JSON text."""
 
     queue: str
@@ -544,7 +543,7 @@ class Engine(ABC):
         for chunk in _chunks([job.payload] * len(boundaries)):
             some = boundaries[len(ids) : len(ids) + len(chunk)]
             copies = [self._run_at(job, at) | {"scheduled_for": self.write(at)} for at in some]
-            ids += self._insert_copies(replace(job, start=Start(run_at=some[0])), copies, besides)
+            ids += self._insert_copies(job._replace(start=Start(run_at=some[0])), copies, besides)
         return ids
 
     def _insert_copies(self, job: NewJob, copies: list[Params], besides: str) -> list[int]:
@@ -985,7 +984,7 @@ class SQLite(Returning):
         return value  # instants are compared as text, and another hand may have written this one
 
     def stamped(self, params: Params) -> Params:
-        return {**params, "now": self.write(utc_now())}
+        return {**params, "now": utc_now().isoformat(" ", "microseconds")[:26]}
 
     def worth_locking(self, rows: str, params: Params) -> bool:
         # In the caller's transaction a read first would only invite SQLITE_BUSY_SNAPSHOT.

@@ -63,6 +63,8 @@ def waiter(alias: str, queues: list[str]) -> Waiter:
 class Waiter:
     """Polling. ``arm`` comes before the look for jobs, so that nothing falls in between."""
 
+    knows_queues = False  # whether its news is of our queues, and not of any
+
     def __init__(self, alias: str, queues: list[str]) -> None:
         self.alias = alias
         self.queues = set(queues)
@@ -107,6 +109,7 @@ class DataVersion(Waiter):
 class Listen(Waiter):
     """PostgreSQL: notifications on the connection that also claims."""
 
+    knows_queues = True
     connection: Any = None  # the driver's, on which LISTEN is in force
     news = False
     polls = False

@@ -396,6 +396,8 @@ class Worker:
             due = NEVER if peek.seconds is None else peek.seconds
             if self.waiter.wait(self.stop, min(longest, due, left)):
                 self.looks = LOOKS_AGAIN
+                if self.waiter.knows_queues and empty == 1:
+                    return  # saves a look; not for one that found the last news taken by another
 
     # -- recording and giving back: by this thread or the keeper --------------------------------
 
