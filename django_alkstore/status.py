@@ -317,7 +317,7 @@ def problems(
 
 def _warnings(seen: Snapshot) -> list[str]:
     died = [
-        f"{status.name}: {status.shown('dead_last_hour')} jobs died in the last hour."
+        f"{status.name}: {status.shown('dead_last_hour')} dead in the last hour."
         for status in seen.queues
         if status.dead_last_hour
     ]
@@ -340,7 +340,7 @@ def _schedule_warnings(
         return
     worst = max(late, key=lambda status: status.late_seconds)
     if leader is None or leader.lapsed:
-        yield f"No scheduler leads, and {len(late)} schedules are due: is run_schedules running?"
+        yield f"No scheduler leads, and schedules are due ({len(late)}): is run_schedules running?"
     else:
         yield f"{len(late)} schedules are late, {worst.name} by {shown_span(worst.late_seconds)}."
 

@@ -79,7 +79,7 @@ def test_status_as_json_is_json_alone():
     JobFactory.create_batch(2, dead=True)
     plain = json.loads(said("alkstore_status", "--json"))
     assert {queue["queue"]: queue["dead"] for queue in plain["queues"]}["reports"] == 2
-    assert plain["warnings"] == ["reports: 2 jobs died in the last hour."]
+    assert plain["warnings"] == ["reports: 2 dead in the last hour."]
 
 
 def test_a_check_says_ok_in_one_word():

@@ -206,14 +206,14 @@ def test_a_job_that_has_been_ready_for_long_is_warned_of():
 
 def test_recent_deaths_are_warned_of():
     JobFactory.create_batch(2, dead=True)
-    assert snapshot().warnings == ["reports: 2 jobs died in the last hour."]
+    assert snapshot().warnings == ["reports: 2 dead in the last hour."]
 
 
 def test_due_schedules_without_a_leader_are_warned_of():
     ScheduleFactory(next_fire_at=ago(600))
     LockFactory(name=SCHEDULER_LOCK, expires_at=ago(500))
     (warning,) = snapshot().warnings
-    assert warning == "No scheduler leads, and 1 schedules are due: is run_schedules running?"
+    assert warning == "No scheduler leads, and schedules are due (1): is run_schedules running?"
 
 
 def test_schedules_that_a_leader_does_not_fire_are_warned_of_by_the_worst():
