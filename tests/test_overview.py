@@ -57,7 +57,7 @@ def test_warnings_come_first(page):
     JobFactory(queue="slow", run_at=ago(3600))
     JobFactory(queue="broken", dead=True)
     text = page()
-    slow, broken = text.index("slow has a job that has been ready"), text.index("broken: 1 jobs")
+    slow, broken = text.index("slow has a job that has been ready"), text.index("broken: 1 dead")
     assert max(slow, broken) < text.index("Queues and outboxes") < text.index("Schedules</h2>")
 
 
