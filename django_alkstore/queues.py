@@ -130,17 +130,29 @@ class Queue:
         return jobs[0] if jobs else None
 
     def claim_batch(self, worker_id: str, n: int) -> list[ClaimedJob]:
-        """Claim up to ``n`` jobs (at most 1,000) with one claim token, in claim order."""
+        """Claim up to ``n`` jobs (at most 1,000), in claim order.
+
+        They share one claim token, but for those that a sweep brought in between.
+        """
         worker_id = valid_worker_id(worker_id)
         n = whole_number("n", n, 1, BATCH_MAX)
-        engine, token = self.engine, secrets.randbits(63)
+        engine = self.engine
         swept = self._sweep_if_due(engine)
-        rows = engine.claim(self.name, worker_id, token, n)
-        if len(rows) < n and not swept and self._sweep_all(engine):
-            rows += engine.claim(self.name, worker_id, token, n - len(rows))
-        rows.sort(key=sql.claim_order)
-        self.count("claimed", len(rows))
-        return [ClaimedJob(self.name, engine, worker_id, token, row, self.tally) for row in rows]
+        claims = self._claim(engine, worker_id, n)
+        if len(claims) < n and not swept and self._sweep_all(engine):
+            # After a long pause the sweep takes back even what was claimed just now. So it is
+            # claimed with another token, and only as its last claim in here.
+            claims |= self._claim(engine, worker_id, n - len(claims))
+        self.count("claimed", len(claims))
+        return [
+            ClaimedJob(self.name, engine, worker_id, token, row, self.tally)
+            for token, row in sorted(claims.values(), key=lambda claim: sql.claim_order(claim[1]))
+        ]
+
+    def _claim(self, engine: sql.Engine, worker_id: str, n: int) -> dict[int, tuple[int, tuple]]:
+        """Of each job claimed: its token and its row."""
+        token = secrets.randbits(63)
+        return {row[0]: (token, row) for row in engine.claim(self.name, worker_id, token, n)}
 
     def count(self, figure: str, count: int) -> None:
         """Add to the worker's tally, if the queue is a worker's."""

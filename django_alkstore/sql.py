@@ -68,7 +68,7 @@ CLAIMED = """id, {payload}, attempts, max_attempts, visibility_timeout, backoff,
 TO_CLAIM = CLAIMED.replace("attempts,", "attempts + 1,", 1).replace("due_at", "lapses_at")
 
 DUE_JOBS = "django_alkstore_job WHERE queue = %(queue)s AND {live_on_mysql}due_at <= {now}"
-SWEEP_PICK = f"SELECT {{picked}} FROM {DUE_JOBS} LIMIT %(limit)s"  # ordered, it might be sorted
+SWEEP_PICK = f"SELECT {{picked}} FROM {DUE_JOBS} {{oldest_first}}"
 LIVE = "state IN ('ready', 'scheduled', 'running')"
 DIES = (
     """COALESCE(expires_at <= {now} OR (state = 'running' AND attempts >= max_attempts), FALSE)"""
@@ -87,7 +87,10 @@ SWEEP = f"""UPDATE django_alkstore_job SET
     state = {SWEPT_STATE}"""
 UNDATED = """django_alkstore_job
     WHERE queue = %(queue)s AND state = '{{state}}' AND due_at IS NULL"""
-PEEK = f"""SELECT EXISTS (SELECT 1 FROM {READY}), ({{first_due}}), {{plain_now}}"""
+# Not EXISTS: after a drain PostgreSQL still thinks that ready rows abound, and would walk the table
+# to meet one. In this order only the index is quick.
+PEEK = f"""SELECT (SELECT 1 FROM {READY} ORDER BY priority DESC, run_at, id LIMIT 1),
+    ({{first_due}}), {{plain_now}}"""
 FIRST_DUE = """SELECT MIN(due_at) FROM django_alkstore_job
     WHERE queue = %(queue)s AND due_at IS NOT NULL"""
 
@@ -355,6 +358,8 @@ class Engine(ABC):
     or_nothing = "ON CONFLICT DO NOTHING"
     live_on_mysql = ""
     first_due = FIRST_DUE
+    # A limit that PostgreSQL cannot see: sure of only a few rows, it would collect and sort them all.
+    oldest_first = "ORDER BY due_at LIMIT (SELECT %(limit)s)"
     queue_names_of = QUEUE_NAMES
     counted_queues_of = COUNTED_QUEUES
     finished_queues_of = FINISHED_QUEUES
@@ -442,7 +447,7 @@ class Engine(ABC):
         instants = ("due_at", "created_at", "scheduled_for", "run_at", "next_fire_at", "boundary",
                     "last_fired_at", "fired_at", "acquired_at", "expires_at")  # fmt: skip
         lapses = cls.plus(cls.now, "visibility_timeout")
-        same = ("now", "enabled", "insert_new", "or_nothing", "live_on_mysql")
+        same = ("now", "enabled", "insert_new", "or_nothing", "live_on_mysql", "oldest_first")
         return {
             **{name: getattr(cls, name) for name in same},
             **{name: cls.plain(name) for name in instants},
@@ -1034,6 +1039,7 @@ class MySQL(TwoStep):
             for state in ("ready", "scheduled", "running")
         )
     )
+    oldest_first = "LIMIT %(limit)s"  # its index would have to be merged from three states
     # Here it is the planner that hops, and it would not in a subquery.
     queue_names_of = "SELECT queue FROM django_alkstore_job GROUP BY queue LIMIT %(limit)s"
     counted_queues_of = """SELECT queue FROM django_alkstore_count WHERE queue > %(after)s

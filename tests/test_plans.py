@@ -12,8 +12,9 @@ from django_alkstore import queue, sql
 
 from .factories import ScheduleFactory
 from .piles import pile
+from .processes import across_connections
 
-pytestmark = pytest.mark.django_db
+pytestmark = across_connections  # ANALYZE TABLE commits what came before it
 
 QUEUES = ["reports", "mails", "images"]
 
