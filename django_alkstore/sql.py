@@ -958,6 +958,8 @@ class PostgreSQL(Returning):
 
 class SQLite(Returning):
     now = "%(now)s"
+    # Both ways in which versions of Django write the condition of the partial index.
+    enabled = "enabled AND enabled = 1"
 
     @staticmethod
     def plus(instant: str, seconds: str) -> str:
