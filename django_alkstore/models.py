@@ -18,7 +18,7 @@ from django.db.models import Q
 from django.utils.timezone import is_naive, make_aware, make_naive
 
 from .names import BACKING_NAME_MAX, NAME_MAX, shown_name
-from .options import WORKER_ID_MAX
+from .options import OPTIONS, WORKER_ID_MAX
 from .specs import SPEC_MAX
 
 OWNER_MAX = 255
@@ -176,7 +176,7 @@ class Schedule(Row):
     created_at = InstantField(editable=False)
     updated_at = InstantField(editable=False)
 
-    OPTIONS = ("priority", "max_attempts", "visibility_timeout", "backoff", "expires_in")
+    OPTIONS = OPTIONS
 
     class Meta:
         db_table = "django_alkstore_schedule"

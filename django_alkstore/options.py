@@ -108,3 +108,4 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "backoff": seconds,
     "expires_in": _expiry,
 }
+OPTIONS = tuple(_CHECKS)  # their names, in the order in which people meet them

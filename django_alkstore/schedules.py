@@ -26,7 +26,7 @@ from .backoff import retry_delay
 from .exceptions import InvalidOption, LeadershipLost, expected
 from .locks import Lock
 from .names import SCHEDULER_LOCK, valid_name
-from .options import checked
+from .options import OPTIONS, checked
 from .retention import Pruner
 from .shutdown import Stoppable, StopToken
 from .specs import Due, Spec, parse_spec
@@ -42,7 +42,6 @@ RENEWALS_PER_LEASE = 5
 NOTICE_SECONDS = 2.0  # a schedule that was added or changed by any route is seen within this
 SHORTEST_SLEEP = 0.05
 LONGEST_PAUSE = 300.0
-OPTIONS = ("priority", "max_attempts", "visibility_timeout", "backoff", "expires_in")
 
 
 # -- registering --------------------------------------------------------------------------------
