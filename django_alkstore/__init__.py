@@ -9,10 +9,20 @@ from importlib import import_module
 
 _HOMES = {
     "queues": ["enqueue_tx", "queue", "get_job", "Queue", "ClaimedJob"],
-    "schedules": ["schedule", "unschedule", "run_schedules"],
+    "schedules": [
+        "schedule",
+        "unschedule",
+        "update_schedule",
+        "pause_schedule",
+        "resume_schedule",
+        "fire_now",
+        "list_schedules",
+        "next_boundaries",
+    ],
+    "scheduler": ["run_schedules"],
     "outboxes": ["outbox", "outbox_enqueue_tx", "Outbox"],
     "locks": ["lock", "Lock"],
-    "registry": ["delivery", "handler"],
+    "registry": ["delivery", "handler", "scheduled"],
     "shutdown": ["StopToken"],
     "exceptions": [
         "AlkstoreError",

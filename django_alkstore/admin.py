@@ -12,16 +12,18 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db import models, transaction
 from django.http import HttpRequest
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from . import payloads, sql
+from . import ledgers, payloads, sql
 from .actions import JobActions, LockActions, ScheduleActions
 from .exceptions import AlkstoreError, InvalidPayload, expected
 from .lists import (
@@ -38,6 +40,7 @@ from .names import SCHEDULER_LOCK, shown_name, valid_name
 from .options import checked
 from .schedules import pause_schedule, resume_schedule, schedule
 from .specs import parse_spec
+from .timetables import checked_time, plan
 from .words import (
     NEVER,
     payload_text,
@@ -51,6 +54,15 @@ from .words import (
 )  # fmt: skip
 
 INHERITED = "Empty: what the queue is set to."
+TIMES_HELP = {
+    "timezone": "An IANA name, such as Europe/London, for @cron. Empty: the project's TIME_ZONE.",
+    "catch_up": "Boundaries that were missed: all (up to 64), the latest alone, or none.",
+    "overlap": "While the last job is alive: allow another, skip the boundary, or queue it.",
+    "jitter": "In seconds: each job runs up to so much later, spread evenly.",
+    "starts_at": "No boundary before this; intervals are counted from it.",
+    "ends_at": "No boundary after this.",
+    "max_fires": "Ends after so many boundaries. Empty: never.",
+}
 
 
 def instant(name: str) -> Callable[[Row], str]:
@@ -187,12 +199,14 @@ class JobAdmin(ReadOnly, JobActions):
 @admin.register(Fire)
 class FireAdmin(ReadOnly):
     list_display = fields = ["schedule", instant("boundary"), instant("fired_at"), "job",
-                             "skipped", "leader"]  # fmt: skip
+                             "skipped", "why", "leader"]  # fmt: skip
     search_fields = ["schedule__exact"]
     search_help_text = "The exact name of a schedule."
 
     @admin.display
     def job(self, fire: Fire) -> str:
+        if fire.job_id is None:
+            return "dropped"
         return link(Job(pk=fire.job_id), str(fire.job_id))  # which may have been pruned
 
 
@@ -220,6 +234,22 @@ class LockAdmin(ReadOnly, LockActions):
 # -- schedules ------------------------------------------------------------------------------------
 
 
+def shown_fire(told: ledgers.Told) -> dict[str, Any]:
+    """A row of the ledger as its page shows it."""
+    fire, late = told.fire, told.late_seconds
+    has_job = fire.job_id is not None
+    return {
+        "boundary": "by hand"
+        if fire.boundary is None
+        else link(fire, shown_instant(fire.boundary)),
+        "late": NEVER if late is None or not has_job else shown_span(late),
+        "job": link(Job(pk=fire.job_id), f"job {fire.job_id}") if has_job else NEVER,
+        "outcome": told.outcome or "dropped",
+        "by": fire.leader,
+        "dropped": f"{fire.skipped:,}: {fire.why}" if fire.skipped else NEVER,
+    }
+
+
 def payload_of(text: str) -> object:
     """The payload that is typed as JSON; nothing typed is null."""
     try:
@@ -232,6 +262,10 @@ def payload_of(text: str) -> object:
 
 def option_rule(name: str) -> Callable[[object], object]:
     return lambda value: checked({name: value})[name]
+
+
+def time_rule(name: str) -> Callable[[object], object]:
+    return lambda value: checked_time(name, value) if value != "" else ""
 
 
 class PayloadField(forms.CharField):
@@ -252,20 +286,24 @@ class ScheduleForm(forms.ModelForm):
         "queue": partial(valid_name, "queue"),
         "payload_text": payload_of,
         **{name: option_rule(name) for name in Schedule.OPTIONS},
+        **{name: time_rule(name) for name in Schedule.TIMES},
     }
 
     class Meta:
         model = Schedule
-        fields = ["name", "spec", "queue", *Schedule.OPTIONS, "enabled"]
+        fields = ["name", "spec", "queue", *Schedule.TIMES, *Schedule.OPTIONS, "enabled"]
         help_texts = {
             "spec": "For example @every 90s (units: s, m, h, d) or @cron 30 2 * * mon-fri.",
             **dict.fromkeys(Schedule.OPTIONS, f"In seconds. {INHERITED}"),
             "priority": f"Larger first. {INHERITED}",
             "max_attempts": INHERITED,
+            **TIMES_HELP,
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        for name in self.fields.keys() & {*Schedule.TIMES}:
+            self.fields[name].required = False
         if self.instance.pk:
             self.initial["payload_text"] = payload_text(self.instance)
 
@@ -276,6 +314,18 @@ class ScheduleForm(forms.ModelForm):
                 self._keep(field, rule, self.cleaned_data[field])
         if self.instance.pk:  # not a field then, but another hand may have spoilt it
             self._keep(None, self.RULES["name"], self.instance.name)
+        if not self.errors:
+            self._keep(None, lambda given: plan(**given), self.asked())
+
+    def asked(self) -> dict[str, Any]:
+        """What ``schedule`` is to be told. A time that was not edited is as it was stored: the page
+        shows no microseconds."""
+        data, names = self.cleaned_data, [*Schedule.TIMES, *Schedule.OPTIONS]
+        as_stored = {name for name in self.initial if name not in self.changed_data}
+        given = {name: self.initial[name] if name in as_stored else data[name] for name in names}
+        options = {name: value for name, value in given.items() if value not in (None, "")}
+        payload = data["payload_text"]
+        return {"spec": data["spec"], "queue": data["queue"], "payload": payload, **options}
 
     def _keep(self, field: str | None, rule: Callable[[Any], object], value: object) -> None:
         try:
@@ -287,9 +337,10 @@ class ScheduleForm(forms.ModelForm):
 @admin.register(Schedule)
 class ScheduleAdmin(WhereTheRowsAre, ScheduleActions):
     form = ScheduleForm
-    instants = [*map(instant, ["next_fire_at", "last_fired_at", "created_at", "updated_at"])]
-    list_display = ["name", "spec", "queue", "enabled", *instants[:2]]
-    list_filter = ["enabled"]
+    instants = [*map(instant, ["next_fire_at", "last_fired_at", "ended_at", "created_at",
+                               "updated_at"])]  # fmt: skip
+    list_display = ["name", "spec", "queue", "enabled", "declared", *instants[:2]]
+    list_filter = ["enabled", "declared"]
     ordering = ["name"]
     search_fields = ["name", "queue"]
 
@@ -297,9 +348,22 @@ class ScheduleAdmin(WhereTheRowsAre, ScheduleActions):
         return super().get_queryset(request).defer("payload")
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> list[tuple]:
-        asked = (None, {"fields": ["name", "spec", "queue", "payload_text", "enabled"]})
-        options = ("Options of its jobs", {"fields": Schedule.OPTIONS})
-        return [asked, options, ("Times", {"fields": self.instants})] if obj else [asked, options]
+        asked = [
+            (None, {"fields": ["name", "spec", "queue", "payload_text", "enabled"]}),
+            ("When it fires", {"fields": Schedule.TIMES}),
+            ("Options of its jobs", {"fields": Schedule.OPTIONS}),
+        ]
+        if obj is None:
+            return asked
+        told = (None, {"fields": ["coming", "ledger"]})
+        return [told, *asked, ("So far", {"fields": ["declared", "fires", *self.instants]})]
+
+    def has_change_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
+        """A declared one is changed where it is declared."""
+        return super().has_change_permission(request, obj) and not (obj and obj.declared)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and not (obj and obj.declared)
 
     def links(self, row: Schedule) -> list[tuple[str, str]]:
         jobs, fires = map(list_of, (Job, Fire))
@@ -309,7 +373,23 @@ class ScheduleAdmin(WhereTheRowsAre, ScheduleActions):
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> list:
-        return ["name", *self.instants] if obj else []
+        return ["name", "coming", "ledger", "declared", "fires", *self.instants] if obj else []
+
+    @admin.display(description="next boundaries")
+    def coming(self, row: Schedule) -> SafeString:
+        """In its own zone and in UTC; why not, where the row has been spoilt."""
+        try:
+            boundaries = ledgers.upcoming(row.name, using=row._state.db)
+        except (AlkstoreError, ValueError) as exc:
+            return preformatted(str(exc))
+        zone = row.timezone or settings.TIME_ZONE
+        context = {"row": row, "boundaries": boundaries, "zone": zone}
+        return render_to_string("admin/django_alkstore/coming.html", context)
+
+    @admin.display(description="last fires")
+    def ledger(self, row: Schedule) -> SafeString:
+        rows = [shown_fire(told) for told in ledgers.last_fires(row.name, using=row._state.db)]
+        return render_to_string("admin/django_alkstore/ledger.html", {"rows": rows})
 
     @admin.display(description="payload")
     def payload_text(self, row: Schedule) -> str:
@@ -319,11 +399,8 @@ class ScheduleAdmin(WhereTheRowsAre, ScheduleActions):
     def save_model(
         self, request: HttpRequest, obj: Schedule, form: ScheduleForm, change: bool
     ) -> None:
-        options = {name: getattr(obj, name) for name in Schedule.OPTIONS}
-        given = {name: value for name, value in options.items() if value is not None}
         with transaction.atomic(sql.write_alias()):
-            payload = form.cleaned_data["payload_text"]
-            row = schedule(obj.name, obj.spec, obj.queue, payload, **given)
+            row = schedule(obj.name, **form.asked())
             switch = resume_schedule if obj.enabled else pause_schedule
             switch(obj.name)
         obj.pk = row.pk

@@ -1,3 +1,5 @@
+"""The app as Django knows it: it registers the checks, and touches no database at start."""
+
 from django.apps import AppConfig
 from django.core.checks import Tags, register
 

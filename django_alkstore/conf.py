@@ -16,9 +16,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from .backoff import seconds
-from .exceptions import InvalidName, InvalidOption, expected
+from .exceptions import AlkstoreError, InvalidOption, expected
 from .names import outbox_of, valid_name
-from .options import JobOptions
+from .options import OPTIONS, JobOptions
+from .timetables import TIMES, Plan, plan
 
 QUEUE_DEFAULTS = JobOptions(max_attempts=3, visibility_timeout=300.0, backoff=5.0)
 OUTBOX_DEFAULTS = JobOptions(max_attempts=5, visibility_timeout=60.0, backoff=5.0)
@@ -39,6 +40,7 @@ class Settings:
     DATABASE: str | None = None  # None: the alias that the router gives for writes to Job
     QUEUES: Mapping[str, QueueSettings] = field(default_factory=dict)
     OUTBOXES: Mapping[str, QueueSettings] = field(default_factory=dict)
+    SCHEDULES: Mapping[str, Plan] = field(default_factory=dict)
     BACKOFF_MAX: float = 3600.0
     LEASE_SECONDS: float = 10.0
     POLL_INTERVAL: float = 1.0
@@ -63,7 +65,7 @@ def read(given: object) -> Settings:
     _refuse_unknown("ALKSTORE", given, (f.name for f in fields(Settings)))
     try:
         return Settings(**{key: _READERS[key](key, value) for key, value in given.items()})
-    except (InvalidOption, InvalidName) as exc:
+    except AlkstoreError as exc:
         raise ImproperlyConfigured(f"ALKSTORE: {exc}") from exc
 
 
@@ -117,6 +119,23 @@ def _queue(what: str, entry: object, defaults: JobOptions) -> QueueSettings:
         raise InvalidOption(f"{what}: {exc}") from exc
 
 
+def _schedules(key: str, value: object) -> dict[str, Plan]:
+    if not isinstance(value, Mapping):
+        raise InvalidOption(expected(key, "a dict of schedule names", value))
+    return {valid_name("schedule", name): _schedule(f"{key}[{name!r}]", entry)
+            for name, entry in value.items()}  # fmt: skip
+
+
+def _schedule(what: str, entry: object) -> Plan:
+    if not isinstance(entry, Mapping) or not {"spec", "queue"} <= entry.keys():
+        raise InvalidOption(expected(what, "a dict with at least a spec and a queue", entry))
+    _refuse_unknown(what, entry, ["spec", "queue", "payload", *TIMES, *OPTIONS])
+    try:
+        return plan(**entry)
+    except AlkstoreError as exc:
+        raise InvalidOption(f"{what}: {exc}") from exc
+
+
 def _alias(key: str, value: object) -> str | None:
     if value is not None and (not isinstance(value, str) or value not in settings.DATABASES):
         raise InvalidOption(expected(key, "None or an alias in DATABASES", value))
@@ -150,6 +169,7 @@ _READERS = {
     "DATABASE": _alias,
     "QUEUES": lambda key, value: _queues(key, value, "queue", QUEUE_DEFAULTS),
     "OUTBOXES": lambda key, value: _queues(key, value, "outbox", OUTBOX_DEFAULTS),
+    "SCHEDULES": _schedules,
     "BACKOFF_MAX": seconds,
     "LEASE_SECONDS": _lease,
     "POLL_INTERVAL": lambda key, value: seconds(key, value, above_zero=True),

@@ -17,7 +17,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from . import sql
+from . import reads, sql
 from .models import Fire, State
 from .names import backing_queue, shown_name
 from .status import COUNTED_UP_TO
@@ -67,7 +67,7 @@ class QueueFilter(admin.SimpleListFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        names = {*sql.engine().queue_names(), *filter(None, [self.value()])}
+        names = {*reads.queue_names(sql.engine()), *filter(None, [self.value()])}
         return [(name, shown_name(name)) for name in sorted(names, key=shown_name)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:

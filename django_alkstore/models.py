@@ -1,4 +1,4 @@
-"""The five tables. ``due_at`` is the one idea of the job table: the instant at which the row next
+"""The six tables. ``due_at`` is the one idea of the job table: the instant at which the row next
 needs attention, null for never.
 
 Scheduled: when it becomes ready. Running: when its claim lapses. Ready: when it expires. So one
@@ -8,7 +8,9 @@ are in ``sql``; what is here serves people: the admin, the shell, the tests.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
+from typing import Any
 
 from django.conf import settings
 from django.core import checks
@@ -17,11 +19,21 @@ from django.db import models
 from django.db.models import Q
 from django.utils.timezone import is_naive, make_aware, make_naive
 
+import django_alkstore
+
 from .names import BACKING_NAME_MAX, NAME_MAX, shown_name
 from .options import OPTIONS, WORKER_ID_MAX
 from .specs import SPEC_MAX
+from .timetables import CATCH_UPS, OVERLAPS, TIMES
 
 OWNER_MAX = 255
+ZONE_MAX = 64
+WHY_MAX = 40
+
+
+def words(known: Iterable[str]) -> list[tuple[str, str]]:
+    """Choices that read as they are stored."""
+    return [(word, word) for word in known]
 
 
 def shown(instant: datetime) -> datetime:
@@ -79,7 +91,7 @@ class PartialIndex(models.Index):
 
 
 class Row(models.Model):
-    """What the five models share."""
+    """What the six models share."""
 
     id = models.BigAutoField(primary_key=True)
 
@@ -170,13 +182,40 @@ class Schedule(Row):
     visibility_timeout = models.FloatField(null=True, blank=True)
     backoff = models.FloatField(null=True, blank=True)
     expires_in = models.FloatField(null=True, blank=True)
+    timezone = models.CharField(
+        max_length=ZONE_MAX, null=True, blank=True, db_comment="of @cron; null: TIME_ZONE"
+    )
+    catch_up = models.CharField(
+        max_length=6, choices=words(CATCH_UPS), default="all", db_default="all",
+        db_comment="which boundaries that were missed are fired late",
+    )  # fmt: skip
+    overlap = models.CharField(
+        max_length=5, choices=words(OVERLAPS), default="allow", db_default="allow",
+        db_comment="at a boundary while the last job is alive: fire, drop it, or wait",
+    )  # fmt: skip
+    jitter = models.FloatField(
+        default=0.0, db_default=0.0, db_comment="seconds: its jobs run up to so much later"
+    )
+    starts_at = InstantField(null=True, blank=True, db_comment="no boundary before this")
+    ends_at = InstantField(null=True, blank=True, db_comment="no boundary after this")
+    max_fires = models.BigIntegerField(null=True, blank=True, db_comment="ends after so many")
     enabled = models.BooleanField(default=True)
+    declared = models.BooleanField(
+        default=False, db_default=False, editable=False, db_comment="in code or settings"
+    )
+    fires = models.BigIntegerField(
+        default=0, db_default=0, editable=False, db_comment="boundaries fired so far"
+    )
     next_fire_at = InstantField(null=True, editable=False, db_comment="the next boundary")
     last_fired_at = InstantField(null=True, editable=False, db_comment="the last boundary fired")
+    ended_at = InstantField(
+        null=True, editable=False, db_comment="when it was found to have no boundary any more"
+    )
     created_at = InstantField(editable=False)
     updated_at = InstantField(editable=False)
 
     OPTIONS = OPTIONS
+    TIMES = TIMES
 
     class Meta:
         db_table = "django_alkstore_schedule"
@@ -192,19 +231,47 @@ class Schedule(Row):
     def __str__(self) -> str:
         return self.name
 
+    # The verbs are the package's public ones, for this row, and look at the table anew.
+
+    def pause(self) -> bool:
+        """Fire it no more until it is resumed; False if it is paused already, or gone."""
+        return django_alkstore.pause_schedule(self.name, using=self._state.db)
+
+    def resume(self) -> bool:
+        """Fire it again; False if it is not paused, or gone."""
+        return django_alkstore.resume_schedule(self.name, using=self._state.db)
+
+    def change(self, **changes: Any) -> Schedule | None:
+        """See ``update_schedule``; the row as stored, None if it is gone."""
+        return django_alkstore.update_schedule(self.name, using=self._state.db, **changes)
+
+    def fire_now(self, by: str = "") -> int | None:
+        """Enqueue one job at once; its id, None if the schedule is gone."""
+        return django_alkstore.fire_now(self.name, by, using=self._state.db)
+
+    def next_boundaries(self, n: int = 10) -> list[datetime]:
+        """The next boundaries, on the clocks of its own zone."""
+        return django_alkstore.next_boundaries(self.name, n, using=self._state.db)
+
 
 class Fire(Row):
     """The record that a boundary was enqueued; ``job_id`` is no foreign key: jobs get deleted.
 
-    One that a person fired has no boundary, so that it can stand for none.
+    One that a person fired has no boundary, so that it can stand for none. One without a job is the
+    record that a boundary was dropped.
     """
 
     schedule = models.CharField(max_length=NAME_MAX)
     boundary = InstantField(null=True, db_comment="null: fired by hand")
     fired_at = InstantField()
-    job_id = models.BigIntegerField()
+    job_id = models.BigIntegerField(null=True, db_comment="null: this boundary was dropped")
     leader = models.CharField(max_length=OWNER_MAX, db_comment="the scheduler or person that fired")
-    skipped = models.BigIntegerField(default=0, db_comment="boundaries dropped right after this")
+    skipped = models.BigIntegerField(
+        default=0, db_comment="boundaries dropped right after this, or, without a job, from this on"
+    )
+    why = models.CharField(
+        max_length=WHY_MAX, default="", db_default="", db_comment="they were dropped"
+    )
 
     class Meta:
         db_table = "django_alkstore_fire"
@@ -222,6 +289,22 @@ class Fire(Row):
 
     def __str__(self) -> str:
         return f"{self.schedule} " + (f"at {self.boundary}" if self.boundary else "by hand")
+
+
+class Declaration(Row):
+    """A set of declared schedules that was put in force; the one with the largest id is in force.
+
+    It tells code that is older than what is in force from code that is newer.
+    """
+
+    digest = models.CharField(max_length=64, unique=True)
+    synced_at = InstantField()
+
+    class Meta:
+        db_table = "django_alkstore_declaration"
+
+    def __str__(self) -> str:
+        return self.digest[:12]
 
 
 class Lock(Row):

@@ -14,6 +14,7 @@ NAME_MAX = 128
 RESERVED_PREFIX = "__alkstore_"
 OUTBOX_PREFIX = f"{RESERVED_PREFIX}outbox:"
 SCHEDULER_LOCK = f"{RESERVED_PREFIX}scheduler"
+DECLARING_LOCK = f"{RESERVED_PREFIX}declaring"
 BACKING_NAME_MAX = len(OUTBOX_PREFIX) + NAME_MAX
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+-]{0,127}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from . import sql
+from . import sql, wakeups
 from .backoff import Duration, seconds
 from .exceptions import InvalidOption, expected
 from .options import checked, whole_number
@@ -25,12 +25,14 @@ ID_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class Verb:
-    """``states``: of which a job must be one. ``done``: the word for what has been done to it."""
+    """``states``: of which a job must be one. ``done``: the word for what has been done to it.
+    ``readies``: whether it makes jobs ready, so that idle workers are told."""
 
     done: str
     states: tuple[str, ...]
     change: str
     params: dict[str, Any] = field(default_factory=dict)
+    readies: bool = False
 
     @property
     def which(self) -> str:
@@ -39,14 +41,15 @@ class Verb:
 
 # Its error stays until the next: it says why the job was dead. An expiry that it had goes, or the
 # job would die of it at once.
-REQUEUE = Verb("requeued", ("dead",), sql.REQUEUE)
-RUN_NOW = Verb("made ready", ("scheduled",), sql.RUN_NOW)
+REQUEUE = Verb("requeued", ("dead",), sql.REQUEUE, readies=True)
+RUN_NOW = Verb("made ready", ("scheduled",), sql.RUN_NOW, readies=True)
 CANCEL = Verb("cancelled", ("ready", "scheduled"), sql.CANCEL_THESE)
 
 
 def priority_verb(priority: int) -> Verb:
     """Give jobs that wait another priority. Raises InvalidOption for one that is no int."""
-    return Verb("reordered", ("ready", "scheduled"), sql.REORDER, checked({"priority": priority}))
+    params = checked({"priority": priority})
+    return Verb(f"given priority {priority}", ("ready", "scheduled"), sql.REORDER, params)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ def change(verb: Verb, ids: Iterable[int], using: str | None = None) -> Changed:
     """Do ``verb`` to the jobs, and say of each what came of it."""
     wanted = [whole_number("each id", id, 0, ID_MAX) for id in dict.fromkeys(ids)]
     engine = sql.engine(using)
-    changed = set(engine.change_these(verb.change, wanted, verb.which, verb.params))
+    news = wakeups.announcement_of_rows(engine.alias) if verb.readies else ""
+    changed = set(engine.change_these(verb.change, wanted, verb.which, verb.params, news))
     others = [id for id in wanted if id not in changed]
     states = engine.states_of(others)
     left = {id: states.get(id, GONE) for id in others}

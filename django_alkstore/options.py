@@ -18,7 +18,7 @@ from .exceptions import InvalidOption, expected
 
 INT_MAX = 2**31 - 1
 WORKER_ID_MAX = 128
-_RUN_AT_YEARS = range(1970, 3000)
+YEARS = range(1970, 3000)  # what lies outside stands for never
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def split_start(given: dict[str, object]) -> tuple[Start, dict[str, object]]:
     if delay is not None and run_at is not None:
         raise InvalidOption("expected one of delay and run_at to be given, got both")
     if run_at is not None:
-        return Start(run_at=_instant("run_at", run_at)), rest
+        return Start(run_at=instant_option("run_at", run_at)), rest
     return Start(0.0 if delay is None else seconds("delay", delay)), rest
 
 
@@ -78,23 +78,23 @@ def whole_number(what: str, value: object, lowest: int, highest: int = INT_MAX) 
     return int(value)
 
 
-def valid_worker_id(value: object) -> str:
-    """Return ``value`` if it is a printable str of 1 to 128 characters."""
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= WORKER_ID_MAX:
-        wanted = f"1 to {WORKER_ID_MAX} printable characters"
-        raise InvalidOption(expected("worker_id", wanted, value))
-    return str.__str__(value)
-
-
-def _instant(what: str, value: object) -> datetime:
-    """The instant in UTC; a naive datetime is local time where USE_TZ is off, refused where on."""
-    if not isinstance(value, datetime) or value.year not in _RUN_AT_YEARS:
+def instant_option(what: str, value: object) -> datetime:
+    """Return the datetime ``value`` in UTC; a naive one is local time, and refused under USE_TZ."""
+    if not isinstance(value, datetime) or value.year not in YEARS:
         raise InvalidOption(expected(what, "a datetime of the years 1970 to 2999", value))
     if not is_aware(value):
         if settings.USE_TZ:
             raise InvalidOption(expected(what, "an aware datetime, as USE_TZ is on", value))
         value = make_aware(value)
     return value.astimezone(timezone.utc)
+
+
+def valid_worker_id(value: object) -> str:
+    """Return ``value`` if it is a printable str of 1 to 128 characters."""
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= WORKER_ID_MAX:
+        wanted = f"1 to {WORKER_ID_MAX} printable characters"
+        raise InvalidOption(expected("worker_id", wanted, value))
+    return str.__str__(value)
 
 
 def _expiry(what: str, value: object) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from . import sql
+from . import reads, sql
 from .exceptions import InvalidOption, expected
 from .names import backing_queue, outbox_of, valid_name
 from .queues import ClaimedJob, Queue, process
@@ -34,7 +34,7 @@ def unserved_outboxes(using: str | None = None) -> list[str]:
     engine = sql.engine(using)
     return [
         name
-        for name in map(outbox_of, engine.queue_names())
+        for name in map(outbox_of, reads.queue_names(engine))
         if name is not None
         and deliveries.get(name) is None
         and engine.peek([backing_queue(name)]).has_live_rows

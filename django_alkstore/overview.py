@@ -1,14 +1,15 @@
 """The first page of the app in the admin: what is wrong, and then what there is.
 
-It shows one ``status.snapshot``, so it only reads, at a bounded cost. The charts are SVG inside the
-page, without script or style, so that a strict Content-Security-Policy lets them be; each says in
-words what it shows.
+It shows one ``status.snapshot``, so it only reads, at a bounded cost. What a user may not look at is
+taken out of it first, so that no warning can tell of it either. The charts are SVG inside the page,
+without script or style, so that a strict Content-Security-Policy lets them be; each says in words
+what it shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -63,17 +64,34 @@ def _bar(x: int, bottom: int, height: int, step_width: int) -> str:
 
 
 def context(user: Any) -> dict[str, Any]:
-    """What the template needs; links only to what the user may look at."""
-    if not user.has_perm("django_alkstore.view_job"):
+    """What the template needs of what the user may look at: nothing, maybe."""
+    models = ("job", "schedule", "lock")
+    may = {name: user.has_perm(f"django_alkstore.view_{name}") for name in models}
+    if not (may["job"] or may["schedule"]):
         return {}
-    seen = snapshot()
+    seen = _permitted(snapshot(), may)
+    schedules = reverse("admin:django_alkstore_schedule_changelist")
     return {
-        "seen": seen,
+        "may": may,
+        "warnings": seen.warnings,
+        "all_is_well": _all_is_well(may),
         "at": shown_instant(seen.at),
         "queues": [_queue(status) for status in seen.queues],
-        "schedules": _schedules(seen, user),
-        "leader": _leader(seen.leader),
+        "schedules": [_schedule(status, schedules) for status in seen.schedules],
+        "leader": _leader(seen.leader, may),
     }
+
+
+def _permitted(seen: Snapshot, may: Mapping[str, bool]) -> Snapshot:
+    if not may["job"]:
+        seen = replace(seen, queues=[], trouble=[])
+    return seen if may["schedule"] else replace(seen, schedules=[])
+
+
+def _all_is_well(may: Mapping[str, bool]) -> str:
+    parts = ["no job waits for too long", "none died in the last hour"] if may["job"] else []
+    parts += ["no schedule is late"] if may["schedule"] else []
+    return f"Nothing: {', '.join(parts)}."
 
 
 def _queue(status: QueueStatus) -> dict[str, Any]:
@@ -94,31 +112,33 @@ def _queue(status: QueueStatus) -> dict[str, Any]:
     }
 
 
-def _schedules(seen: Snapshot, user: Any) -> list[dict[str, Any]]:
-    if not user.has_perm("django_alkstore.view_schedule"):
-        return []
-    schedules = reverse("admin:django_alkstore_schedule_changelist")
-    return [_schedule(status, schedules) for status in seen.schedules]
-
-
 def _schedule(status: ScheduleStatus, schedules: str) -> dict[str, Any]:
     return {
         "status": status,
         "url": f"{schedules}?{urlencode({'q': status.name})}",
-        "next": shown_instant(status.next_fire_at) if status.enabled else "paused",
+        "next": _next(status),
         "last": shown_instant(status.last_fired_at),
         "late": shown_span(status.late_seconds) if status.late_seconds > 0 else NEVER,
         "fired_late": _span(status.fired_late_seconds),
     }
 
 
-def _leader(leader: LeaderStatus | None) -> str:
+def _next(status: ScheduleStatus) -> str:
+    if not status.enabled:
+        return "paused"
+    if status.ended:
+        return "has ended"
+    return "waits for its job" if status.waits else shown_instant(status.next_fire_at)
+
+
+def _leader(leader: LeaderStatus | None, may: Mapping[str, bool]) -> str:
     if leader is None:
         return "No scheduler has ever led, or the last one has left."
+    who = leader.owner if may["lock"] else "A scheduler"
     if leader.lapsed:
-        return f"{leader.owner} led; its lease lapsed {shown_span(-leader.expires_in_seconds)} ago."
+        return f"{who} led; its lease lapsed {shown_span(-leader.expires_in_seconds)} ago."
     age, left = shown_span(leader.age_seconds), shown_span(leader.expires_in_seconds)
-    return f"{leader.owner} leads, for {age}; its lease is good for another {left}."
+    return f"{who} leads, for {age}; its lease is good for another {left}."
 
 
 def _span(seconds: float | None) -> str:

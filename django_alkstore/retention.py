@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from . import conf, sql
+from . import conf, prunes, reads, sql
 
 BATCH = 200
 PAUSE_SECONDS = 0.05  # between two batches of the leader's
@@ -41,15 +41,15 @@ def life_of(queue: str, state: str) -> float | None:
 
 def batches(engine: sql.Engine, limit: int = BATCH) -> Iterator[Pruned]:
     """Delete all that is due, one batch at each step; some delete nothing."""
-    for queue in each(engine.finished_queues):
+    for queue in each(engine, reads.finished_queues):
         for state in ("dead", "done"):
             yield from finished(engine, queue, state, life_of(queue, state), limit)
     settings = conf.current()
     lives = {"fire": settings.FIRE_RETENTION, "count": settings.COUNT_RETENTION}
     for table, life in lives.items():
         yield from _old(engine, table, life, limit)
-    for queue in each(engine.counted_queues):
-        yield Pruned("count", queue, engine.remove_idle_totals([queue]))
+    for queue in each(engine, reads.counted_queues):
+        yield Pruned("count", queue, prunes.remove_idle_totals(engine, [queue]))
 
 
 def finished(
@@ -60,7 +60,7 @@ def finished(
         return
     until = _before(engine, life)
     while True:
-        count = engine.remove_finished(queue, state, until, limit)
+        count = prunes.remove_finished(engine, queue, state, until, limit)
         yield Pruned(state, queue, count)
         if not count:
             return
@@ -71,12 +71,12 @@ def doomed(
 ) -> Iterator[Pruned]:
     """What there is to delete of finished jobs: of one queue those that old, or of all what is
     due. Counts along the index; deletes nothing."""
-    for name in each(engine.finished_queues) if queue is None else [queue]:
+    for name in each(engine, reads.finished_queues) if queue is None else [queue]:
         for state in states:
             limit = life if queue is not None else life_of(name, state)
             if limit is not None:
                 yield Pruned(
-                    state, name, engine.count_finished(name, state, _before(engine, limit))
+                    state, name, prunes.count_finished(engine, name, state, _before(engine, limit))
                 )
 
 
@@ -85,7 +85,7 @@ def _old(engine: sql.Engine, table: str, life: float | None, limit: int) -> Iter
         return
     until = _before(engine, life)
     while True:
-        count = engine.remove_old(table, until, limit)
+        count = prunes.remove_old(engine, table, until, limit)
         yield Pruned(table, None, count)
         if not count:
             return
@@ -95,10 +95,10 @@ def _before(engine: sql.Engine, life: float) -> datetime:
     return engine.clock() - timedelta(seconds=life)
 
 
-def each(page_after: Callable[[str], list[str]]) -> Iterator[str]:
+def each(engine: sql.Engine, page_after: Callable[[sql.Engine, str], list[str]]) -> Iterator[str]:
     """All names, where ``page_after`` gives the next ones."""
     after = ""
-    while names := page_after(after):
+    while names := page_after(engine, after):
         yield from names
         after = max(names)
 

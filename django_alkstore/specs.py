@@ -55,6 +55,9 @@ class Spec(Protocol):
         The next one is the first after ``now``, whatever was skipped.
         """
 
+    def last_until(self, boundary: datetime, now: datetime) -> datetime:
+        """The last boundary up to and with ``now``, where ``boundary`` is one of them."""
+
 
 @dataclass(frozen=True)
 class Every:
@@ -74,6 +77,10 @@ class Every:
         fired = min(reached, limit)
         boundaries = [boundary + k * self.interval for k in range(fired)]
         return Due(boundaries, self._along(boundary, reached), reached - fired)
+
+    def last_until(self, boundary: datetime, now: datetime) -> datetime:
+        """As ``Spec.last_until``."""
+        return self._along(boundary, (now - boundary) // self.interval)
 
     def _along(self, boundary: datetime, k: int) -> datetime:
         try:
@@ -121,6 +128,14 @@ class Cron:
             return Due(boundaries, _instant(at), 0)
         following = _instant(self._first_from(end))
         return Due(boundaries, following, self._count(at, end))
+
+    def last_until(self, boundary: datetime, now: datetime) -> datetime:
+        """As ``Spec.last_until``; looks back further and further."""
+        first, end = second_from(boundary), second_of(now) + 1
+        span = 64
+        while not (found := list(self._boundaries(max(first, end - span), end))):
+            span *= 8
+        return _instant(found[-1])
 
     def _first_from(self, begin: int) -> int:
         """The first boundary that is not before a real second, as a real second.

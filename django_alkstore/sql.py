@@ -5,6 +5,7 @@ process clock). A claim, a sweep and a lock take rows that nobody holds and skip
 write-back is fenced by id, claim token and state, and says whether it matched. Conflicts that the
 database asks to retry are retried here when the transaction is ours, and never inside the
 caller's. No policy lives here: what to claim, how long and how often is the callers' business.
+What only people see is in ``reads``, and what deletes old rows in ``prunes``.
 
 State words are literals in the texts, or no planner could use a partial index.
 """
@@ -37,8 +38,6 @@ TEXT_PER_INSERT = 1_048_576  # characters: half of what the smallest usual packe
 IDS_PER_STATEMENT = 500
 SWEEP_ROWS = 1_000
 PEEKS_PER_STATEMENT = 100  # SQLite joins at most 500 SELECTs
-QUEUES_SHOWN = 200
-QUEUES_PER_STATEMENT = 50
 SHORTEST_TIMEOUT = 10.0  # on SQLite, for the one write lock
 
 # -- the statements: {words} are spelled per database by ``Engine.words``. ------------------------
@@ -94,16 +93,6 @@ PEEK = f"""SELECT (SELECT 1 FROM {READY} ORDER BY priority DESC, run_at, id LIMI
 FIRST_DUE = """SELECT MIN(due_at) FROM django_alkstore_job
     WHERE queue = %(queue)s AND due_at IS NOT NULL"""
 
-# An index skip-scan: one step for each queue, however many rows it has. The conditions are those of
-# the partial indexes, or the planner could not use them.
-QUEUE_NAMES = " UNION ALL ".join(
-    f"""SELECT queue FROM (WITH RECURSIVE hop (queue) AS (SELECT MIN(queue) FROM django_alkstore_job WHERE {among}
-        UNION ALL SELECT (SELECT MIN(job.queue) FROM django_alkstore_job job
-            WHERE {among} AND job.queue > hop.queue) FROM hop WHERE hop.queue IS NOT NULL)
-    SELECT queue FROM hop WHERE queue IS NOT NULL LIMIT %(limit)s) AS names"""
-    for among in ("state = 'ready'", "due_at IS NOT NULL", "finished_at IS NOT NULL")
-)
-
 FENCE = "WHERE id = %(id)s AND claim_token = %(token)s AND state = 'running'"
 # LOWER hides the state from PostgreSQL's planner, which would rather scan all of a partial index, the
 # entries of finished jobs included, than look up many ids.
@@ -130,37 +119,16 @@ CANCEL = """UPDATE django_alkstore_job SET state = 'dead', due_at = NULL, finish
     WHERE id = %(id)s AND queue = %(queue)s AND state IN ('ready', 'scheduled')"""
 
 # What people do to jobs of theirs, by id. A row that a worker has locked is left to it.
-THESE = "django_alkstore_job WHERE id IN ({{{{ids}}}}) AND {which}"
-REQUEUE = """UPDATE django_alkstore_job SET state = 'ready', attempts = 0, run_at = {now},
+THESE = "{{jobs_by_id}} WHERE id IN ({{{{ids}}}}) AND {which}"
+REQUEUE = """UPDATE {jobs_by_id} SET state = 'ready', attempts = 0, run_at = {now},
     due_at = NULL, expires_at = NULL, finished_at = NULL, worker_id = NULL, claim_token = NULL"""
-RUN_NOW = "UPDATE django_alkstore_job SET state = 'ready', run_at = {now}, due_at = expires_at"
-CANCEL_THESE = """UPDATE django_alkstore_job SET state = 'dead', due_at = NULL,
+RUN_NOW = "UPDATE {jobs_by_id} SET state = 'ready', run_at = {now}, due_at = expires_at"
+CANCEL_THESE = """UPDATE {jobs_by_id} SET state = 'dead', due_at = NULL,
     finished_at = {now}, last_error = 'cancelled'"""
-REORDER = "UPDATE django_alkstore_job SET priority = %(priority)s"
-REMOVE = "DELETE FROM django_alkstore_job"
+REORDER = "UPDATE {jobs_by_id} SET priority = %(priority)s"
 STATES_OF = "SELECT id, state FROM django_alkstore_job WHERE id IN ({{ids}})"
 WINDOW = """SELECT id, CASE WHEN {{which}} THEN 1 ELSE 0 END FROM django_alkstore_job
     WHERE id > %(after)s ORDER BY id LIMIT %(limit)s"""
-
-# What has outlived its time: looked up without a lock, and deleted by id.
-FINISHED = """SELECT id FROM django_alkstore_job WHERE queue = %(queue)s AND state = '{{state}}'
-    AND finished_at < %(until)s ORDER BY finished_at LIMIT %(limit)s"""
-FINISHED_QUEUES = """WITH RECURSIVE hop (queue) AS (
-        SELECT MIN(queue) FROM django_alkstore_job
-            WHERE finished_at IS NOT NULL AND queue > %(after)s
-        UNION ALL SELECT (SELECT MIN(job.queue) FROM django_alkstore_job job
-            WHERE finished_at IS NOT NULL AND job.queue > hop.queue)
-            FROM hop WHERE hop.queue IS NOT NULL)
-    SELECT queue FROM hop WHERE queue IS NOT NULL LIMIT %(limit)s"""
-# Rows are written in the order of their age, or nearly: the oldest have the lowest ids.
-OLD_FIRES = """SELECT id FROM (SELECT id, fired_at FROM django_alkstore_fire
-    ORDER BY id LIMIT %(limit)s) AS firsts WHERE fired_at < %(until)s"""
-OLD_COUNTS = """SELECT id FROM (SELECT id, minute FROM django_alkstore_count
-    WHERE minute > %(total)s ORDER BY id LIMIT %(limit)s) AS firsts WHERE minute < %(until)s"""
-IDLE_TOTALS = """SELECT counted.id FROM django_alkstore_count counted
-    WHERE counted.queue IN ({{queues}}) AND counted.minute = %(total)s
-    AND NOT EXISTS (SELECT 1 FROM django_alkstore_count later
-        WHERE later.queue = counted.queue AND later.minute > %(total)s)"""
 
 MISSPELT_COLUMNS = """SELECT 1 FROM information_schema.columns WHERE table_schema = DATABASE()
     AND table_name LIKE 'django_alkstore_%%' AND collation_name <> 'utf8mb4_bin' LIMIT 1"""
@@ -180,14 +148,29 @@ DUE = "next_fire_at <= %(until)s AND next_fire_at > '1970-01-01'"
 NO_BOUNDARY = (
     "(next_fire_at IS NULL OR next_fire_at <= '1970-01-01' OR next_fire_at >= '9999-01-01')"
 )
+# Whether the job of the last boundary, or one that a person fired, has not come to an end. Each along
+# its index: an OR over the boundary would walk all of the schedule's fires.
+LIVES = """EXISTS (SELECT 1 FROM django_alkstore_fire fire JOIN django_alkstore_job job
+    ON job.id = fire.job_id WHERE fire.schedule = django_alkstore_schedule.name AND {which}
+    AND (job.state = 'running' OR job.state IN ('ready', 'scheduled')
+        AND (job.expires_at IS NULL OR job.expires_at > {{now}})))"""
+ALIVE = "({} OR {})".format(
+    LIVES.format(which="fire.boundary = django_alkstore_schedule.last_fired_at"),
+    LIVES.format(which="fire.boundary IS NULL"),
+)
+WAITS = f"(overlap = 'queue' AND {ALIVE})"  # for that job to end, however long its boundary is due
 SCHEDULE_COLUMNS = f"""SELECT id, name, spec, queue, {{payload}}, priority, max_attempts,
-    visibility_timeout, backoff, expires_in, CASE WHEN {NO_BOUNDARY} THEN NULL
-    ELSE {{next_fire_at}} END FROM django_alkstore_schedule"""
+    visibility_timeout, backoff, expires_in, timezone, catch_up, overlap, jitter,
+    {{starts_at}}, {{ends_at}}, max_fires, fires, declared, {{enabled}},
+    CASE WHEN overlap <> 'allow' AND {ALIVE} THEN 1 ELSE 0 END,
+    CASE WHEN ended_at IS NULL THEN 0 ELSE 1 END,
+    CASE WHEN {NO_BOUNDARY} THEN NULL ELSE {{next_fire_at}} END FROM django_alkstore_schedule"""
 SCHEDULE_NAMED = f"{SCHEDULE_COLUMNS} WHERE name = %(name)s"
 SCHEDULES = f"""{SCHEDULE_COLUMNS}
     WHERE {{enabled}} AND {{{{which}}}} ORDER BY next_fire_at LIMIT %(limit)s"""
 SCHEDULE_ADVANCE = """UPDATE django_alkstore_schedule SET next_fire_at = %(next)s,
-    last_fired_at = COALESCE(%(last)s, last_fired_at)
+    last_fired_at = COALESCE(%(last)s, last_fired_at), fires = fires + %(fires)s,
+    ended_at = {{ended}}
     WHERE id = %(id)s AND {enabled} AND {{seen}}"""
 SCHEDULE_NEXT = """SELECT {min_next_fire_at} FROM django_alkstore_schedule
     WHERE {enabled} AND next_fire_at > %(after)s AND next_fire_at < '9999-01-01' {{without}}"""
@@ -196,64 +179,10 @@ FIRED = """SELECT {boundary} FROM django_alkstore_fire
 
 COUNTED = ("claimed", "acked", "retried", "died", "lost")
 TOTAL = datetime(1970, 1, 1, tzinfo=timezone.utc)  # the "minute" of the row that sums up all others
-
-# -- what people are shown: each figure along one index, and at most ``most`` entries of it. The
-# ORDER BYs are those of the indexes: without them PostgreSQL may choose to scan the table.
-
-FIGURES = """SELECT %(queue)s AS queue, waiting.ready, ({oldest_ready}), soon.scheduled, soon.next_due,
-    soon.running, soon.lapsed, soon.seen, dead.dead, dead.lately
-    FROM (SELECT COUNT(*) AS ready FROM (SELECT 1 AS one FROM django_alkstore_job
-        WHERE queue = %(queue)s AND state = 'ready'
-        ORDER BY priority DESC, run_at, id LIMIT %(most)s) AS entries) AS waiting,
-    (SELECT COUNT(*) AS seen,
-        SUM(CASE WHEN state = 'scheduled' THEN 1 ELSE 0 END) AS scheduled,
-        {next_due} AS next_due,
-        SUM(CASE WHEN state = 'running' THEN 1 ELSE 0 END) AS running,
-        SUM(CASE WHEN state = 'running' AND due_at <= {now} THEN 1 ELSE 0 END) AS lapsed
-        FROM ({due_soonest}) AS entries) AS soon,
-    (SELECT COUNT(*) AS dead,
-        SUM(CASE WHEN finished_at >= %(since)s THEN 1 ELSE 0 END) AS lately
-        FROM (SELECT finished_at FROM django_alkstore_job
-            WHERE queue = %(queue)s AND state = 'dead' AND finished_at IS NOT NULL
-            ORDER BY finished_at DESC LIMIT %(most)s) AS entries) AS dead"""
-DUE_SOONEST = """SELECT state, due_at FROM django_alkstore_job
-    WHERE queue = %(queue)s AND due_at IS NOT NULL ORDER BY due_at LIMIT %(most)s"""
-NEXT_DUE = "MIN(CASE WHEN state = 'scheduled' THEN due_at END)"
-READY_OF = "django_alkstore_job WHERE queue = %(queue)s AND state = 'ready'"
-# The index has the priority before run_at: one step for each priority, at most so many.
-OLDEST_READY = f"""WITH RECURSIVE hop (priority, steps) AS (
-        SELECT MAX(priority), 1 FROM {READY_OF}
-        UNION ALL SELECT (SELECT MAX(job.priority) FROM django_alkstore_job job
-            WHERE job.queue = %(queue)s AND job.state = 'ready' AND job.priority < hop.priority),
-            steps + 1 FROM hop WHERE hop.priority IS NOT NULL AND steps < 100)
-    SELECT {{min_oldest}} FROM (SELECT (SELECT run_at FROM {READY_OF}
-        AND priority = hop.priority ORDER BY run_at LIMIT 1) AS oldest FROM hop) AS oldests"""
-COUNTED_QUEUES = """WITH RECURSIVE hop (queue) AS (
-        SELECT MIN(queue) FROM django_alkstore_count WHERE queue > %(after)s
-        UNION ALL SELECT (SELECT MIN(counted.queue) FROM django_alkstore_count counted
-            WHERE counted.queue > hop.queue) FROM hop WHERE hop.queue IS NOT NULL)
-    SELECT queue FROM hop WHERE queue IS NOT NULL LIMIT %(limit)s"""
-COUNTS = """SELECT queue, {{bucket}} AS bucket, SUM(claimed), SUM(acked), SUM(retried), SUM(died),
-    SUM(lost) FROM django_alkstore_count WHERE queue IN ({{queues}}) AND minute >= %(since)s
-    GROUP BY queue, bucket"""
 COUNT_ADD = """INSERT INTO django_alkstore_count
     (queue, minute, claimed, acked, retried, died, lost)
     VALUES (%(queue)s, %(total)s, %(claimed)s, %(acked)s, %(retried)s, %(died)s, %(lost)s),
     (%(queue)s, {minute}, %(claimed)s, %(acked)s, %(retried)s, %(died)s, %(lost)s) {or_add}"""
-TOTALS = """SELECT queue, claimed, acked, retried, died, lost FROM django_alkstore_count
-    WHERE queue IN ({{queues}}) AND minute = %(total)s"""
-SCHEDULES_SHOWN_FIRST = f"""SELECT name, spec, queue, {{enabled}},
-    CASE WHEN {NO_BOUNDARY} THEN NULL ELSE {{next_fire_at}} END,
-    CASE WHEN last_fired_at < '9999-01-01' THEN {{last_fired_at}} END,
-    (SELECT {{fired_at}} FROM django_alkstore_fire WHERE schedule = name
-        AND boundary = last_fired_at)
-    FROM django_alkstore_schedule ORDER BY enabled DESC, next_fire_at, name LIMIT %(limit)s"""
-SCHEDULE_LATE = f"""SELECT 1 FROM django_alkstore_schedule
-    WHERE {{enabled}} AND {DUE} ORDER BY next_fire_at LIMIT 1"""
-SKIPPED = """SELECT schedule, SUM(skipped) FROM django_alkstore_fire
-    WHERE skipped > 0 AND fired_at >= %(since)s GROUP BY schedule"""
-LEASE = """SELECT owner, {acquired_at}, {expires_at} FROM django_alkstore_lock
-    WHERE name = %(name)s AND owner <> ''"""
 
 
 class NewJob(NamedTuple):
@@ -305,6 +234,18 @@ class ScheduleRow:
     visibility_timeout: float | None
     backoff: float | None
     expires_in: float | None
+    timezone: str | None
+    catch_up: str
+    overlap: str
+    jitter: float
+    starts_at: Any
+    ends_at: Any
+    max_fires: int | None
+    fires: int
+    declared: bool
+    enabled: bool
+    alive: bool  # whether its last job is; not asked where overlap is allowed
+    ended: bool
     seen: Any
 
 
@@ -357,14 +298,11 @@ class Engine(ABC):
     insert_new = "INSERT"
     or_nothing = "ON CONFLICT DO NOTHING"
     live_on_mysql = ""
+    jobs_by_id = "django_alkstore_job"
+    delete_jobs = "DELETE FROM django_alkstore_job"
     first_due = FIRST_DUE
     # A limit that PostgreSQL cannot see: sure of only a few rows, it would collect and sort them all.
     oldest_first = "ORDER BY due_at LIMIT (SELECT %(limit)s)"
-    queue_names_of = QUEUE_NAMES
-    counted_queues_of = COUNTED_QUEUES
-    finished_queues_of = FINISHED_QUEUES
-    oldest_ready = OLDEST_READY
-    due_soonest = DUE_SOONEST
     or_add = "ON CONFLICT (queue, minute) DO UPDATE SET " + ", ".join(
         f"{name} = django_alkstore_count.{name} + excluded.{name}" for name in COUNTED
     )
@@ -445,15 +383,14 @@ class Engine(ABC):
     def words(cls) -> dict[str, str]:
         """What the {words} of a statement are on this database."""
         instants = ("due_at", "created_at", "scheduled_for", "run_at", "next_fire_at", "boundary",
-                    "last_fired_at", "fired_at", "acquired_at", "expires_at")  # fmt: skip
+                    "last_fired_at", "fired_at", "acquired_at", "expires_at", "starts_at",
+                    "ends_at")  # fmt: skip
         lapses = cls.plus(cls.now, "visibility_timeout")
-        same = ("now", "enabled", "insert_new", "or_nothing", "live_on_mysql", "oldest_first")
+        same = ("now", "enabled", "insert_new", "or_nothing", "live_on_mysql", "oldest_first",
+                "jobs_by_id", "delete_jobs")  # fmt: skip
         return {
             **{name: getattr(cls, name) for name in same},
             **{name: cls.plain(name) for name in instants},
-            "oldest_ready": cls.oldest_ready.format(min_oldest=cls.plain("MIN(oldest)")),
-            "next_due": cls.plain(NEXT_DUE),
-            "due_soonest": cls.due_soonest,
             "minute": cls.start_of("minute", cls.now),
             "or_add": cls.or_add,
             "first_due": cls.first_due.replace("MIN(due_at)", cls.plain("MIN(due_at)")),
@@ -486,6 +423,17 @@ class Engine(ABC):
         with self.connection.cursor() as cursor:
             cursor.execute(text, self.stamped(params))
             return list(cursor.fetchall())
+
+    def query_each(
+        self, text: str, queues: Sequence[str], at_once: int, params: Params
+    ) -> list[tuple]:
+        """Run a query about one queue for each of them, ``at_once`` in a statement; all rows."""
+        rows: list[tuple] = []
+        for start in range(0, len(queues), at_once):
+            some = queues[start : start + at_once]
+            joined = " UNION ALL ".join(_numbered(text, ["queue"], n) for n in range(len(some)))
+            rows += self.query(joined, params | {f"queue_{n}": q for n, q in enumerate(some)})
+        return rows
 
     def stamped(self, params: Params) -> Params:
         """``params`` with the clock, where the clock is a parameter."""
@@ -541,14 +489,18 @@ class Engine(ABC):
         return self.settle(lambda: self._insert_copies(job, chunks[0], besides))
 
     def insert_boundaries(
-        self, job: NewJob, boundaries: Sequence[datetime], besides: str = ""
+        self, job: NewJob, starts: Sequence[tuple[datetime, datetime]], besides: str = ""
     ) -> list[int]:
-        """Insert a copy of ``job`` for each boundary of its schedule; their ids, in order."""
+        """Insert a copy of ``job`` for each boundary and when it is to run; their ids, in order."""
         ids: list[int] = []
-        for chunk in _chunks([job.payload] * len(boundaries)):
-            some = boundaries[len(ids) : len(ids) + len(chunk)]
-            copies = [self._run_at(job, at) | {"scheduled_for": self.write(at)} for at in some]
-            ids += self._insert_copies(job._replace(start=Start(run_at=some[0])), copies, besides)
+        for chunk in _chunks([job.payload] * len(starts)):
+            some = starts[len(ids) : len(ids) + len(chunk)]
+            copies = [
+                self._run_at(job, run_at) | {"scheduled_for": self.write(at)} for at, run_at in some
+            ]
+            ids += self._insert_copies(
+                job._replace(start=Start(run_at=some[0][1])), copies, besides
+            )
         return ids
 
     def _insert_copies(self, job: NewJob, copies: list[Params], besides: str) -> list[int]:
@@ -623,39 +575,36 @@ class Engine(ABC):
 
     def peek(self, queues: Sequence[str]) -> Peek:
         """Whether a job of any of the queues is ready, and how long until time changes one."""
-        peek, rows = self.spell(PEEK), []
-        for start in range(0, len(queues), PEEKS_PER_STATEMENT):
-            some = queues[start : start + PEEKS_PER_STATEMENT]
-            text = " UNION ALL ".join(_numbered(peek, ["queue"], n) for n in range(len(some)))
-            rows += self.query(text, {f"queue_{n}": name for n, name in enumerate(some)})
+        rows = self.query_each(self.spell(PEEK), queues, PEEKS_PER_STATEMENT, {})
         ready = any(row[0] for row in rows)
         due = [(self.read(at) - self.read(now)).total_seconds() for _, at, now in rows if at]
         return Peek(ready, max(0.0, min(due)) if due else None)
 
-    def queue_names(self, limit: int = QUEUES_SHOWN) -> list[str]:
-        """The names of queues that have jobs, at most ``limit`` of each kind of row."""
-        return sorted({name for (name,) in self.query(self.queue_names_of, {"limit": limit})})
-
     # -- what people do -------------------------------------------------------------------------
 
     def change_these(
-        self, change: str, ids: Sequence[int], which: str, params: Params
+        self, change: str, ids: Sequence[int], which: str, params: Params, besides: str = ""
     ) -> list[int]:
-        """Change those of the jobs that are of ``which``, and that nobody has locked."""
+        """Change those of the jobs that are of ``which``, and that nobody has locked.
+
+        ``besides``: what else the statement returns of each, where it can.
+        """
         rows = THESE.format(which=which)
         changed: list[int] = []
         for start in range(0, len(ids), IDS_PER_STATEMENT):
             some = ", ".join(map(str, ids[start : start + IDS_PER_STATEMENT]))
             among = self.spell(rows).format(ids=some)
-            moved = self.settle(lambda among=among: self._change_these(change, among, params))
+            moved = self.settle(
+                lambda among=among: self._change_these(change, among, params, besides)
+            )
             changed += [row[0] for row in moved]
         return changed
 
-    def _change_these(self, change: str, among: str, params: Params) -> list[tuple]:
+    def _change_these(self, change: str, among: str, params: Params, besides: str) -> list[tuple]:
         if not self.worth_locking(among, params):
             return []
         pick = f"SELECT {{picked}} FROM {among}"
-        return self.move(pick, self.spell(change), "id", "id", params)
+        return self.move(pick, self.spell(change), "id", f"id{besides}", params)
 
     def states_of(self, ids: Sequence[int]) -> dict[int, str]:
         """The states of those of the jobs that there are."""
@@ -673,104 +622,6 @@ class Engine(ABC):
         """The next jobs by id, and of each whether it is one of ``which``."""
         text = self.spell(WINDOW).format(which=self.spell(which))
         return self.query(text, params | {"after": after, "limit": limit})
-
-    # -- what has outlived its time -------------------------------------------------------------
-
-    def finished_queues(self, after: str = "", limit: int = QUEUES_SHOWN) -> list[str]:
-        """The next queues by name that have finished jobs."""
-        return [n for (n,) in self.query(self.finished_queues_of, {"after": after, "limit": limit})]
-
-    def remove_finished(self, queue: str, state: str, until: datetime, limit: int) -> int:
-        """Delete jobs of a queue that died, or were done, before an instant; how many."""
-        params = {"queue": queue, "until": self.write(until), "limit": limit}
-        rows = self.query(self.spell(FINISHED).format(state=state), params)
-        which = f"LOWER(state) = '{state}' AND finished_at < %(until)s"
-        return len(self.change_these(REMOVE, [id for (id,) in rows], which, params))
-
-    def count_finished(self, queue: str, state: str, until: datetime) -> int:
-        """How many ``remove_finished`` would delete in all."""
-        text = self.spell(FINISHED).format(state=state).replace("SELECT id", "SELECT COUNT(*)")
-        text = text.replace("ORDER BY finished_at LIMIT %(limit)s", "")
-        return self.query(text, {"queue": queue, "until": self.write(until)})[0][0]
-
-    def remove_old(self, table: str, until: datetime, limit: int) -> int:
-        """Delete fires, or counts, from before an instant, among the first by id; how many."""
-        old = {"fire": OLD_FIRES, "count": OLD_COUNTS}[table]
-        params = {"until": self.write(until), "limit": limit, "total": self.write(TOTAL)}
-        return self._remove(table, [id for (id,) in self.query(old, params)])
-
-    def remove_idle_totals(self, queues: Sequence[str]) -> int:
-        """Delete the totals of those of the queues that have no other counts left; how many."""
-        rows = self._query_of(IDLE_TOTALS, queues)
-        return self._remove("count", [id for (id,) in rows])
-
-    def _query_of(self, template: str, queues: Sequence[str]) -> list[tuple]:
-        if not queues:
-            return []
-        names = {f"queue_{n}": name for n, name in enumerate(queues)}
-        text = self.spell(template).format(queues=", ".join(f"%({n})s" for n in names))
-        return self.query(text, names | {"total": self.write(TOTAL)})
-
-    def _remove(self, table: str, ids: Sequence[int]) -> int:
-        if not ids:
-            return 0
-        some = ", ".join(map(str, ids))
-        text = f"DELETE FROM django_alkstore_{table} WHERE id IN ({some})"
-        return self.settle(lambda: self.execute(text, {}))
-
-    # -- what people are shown ------------------------------------------------------------------
-
-    def figures(self, queues: Sequence[str], since: datetime, most: int) -> list[tuple]:
-        """For each queue what ``FIGURES`` names, in no order."""
-        each = self.spell(FIGURES)
-        shared = {"since": self.write(since), "most": most}
-        found: list[tuple] = []
-        for start in range(0, len(queues), QUEUES_PER_STATEMENT):
-            some = queues[start : start + QUEUES_PER_STATEMENT]
-            text = " UNION ALL ".join(_numbered(each, ["queue"], n) for n in range(len(some)))
-            found += self.query(text, shared | {f"queue_{n}": q for n, q in enumerate(some)})
-        return found
-
-    def counted_queues(self, after: str = "", limit: int = QUEUES_SHOWN) -> list[str]:
-        """The next queues by name that something has been counted for."""
-        return [n for (n,) in self.query(self.counted_queues_of, {"after": after, "limit": limit})]
-
-    def counts(self, queues: Sequence[str], since: datetime, unit: str) -> list[tuple]:
-        """Sums of counts by queue and the start of the minute or hour."""
-        if not queues:
-            return []
-        names = {f"queue_{n}": name for n, name in enumerate(queues)}
-        text = self.spell(COUNTS).format(
-            bucket=self.plain(self.start_of(unit, "minute")),
-            queues=", ".join(f"%({n})s" for n in names),
-        )
-        return self.query(text, names | {"since": self.write(since)})
-
-    def add_counts(self, queue: str, figures: Mapping[str, int]) -> None:
-        """Add to the row of the queue and this minute, and to that of its total."""
-        self.change(COUNT_ADD, {"queue": queue, "total": self.write(TOTAL), **figures})
-
-    def totals(self, queues: Sequence[str]) -> list[tuple]:
-        """For each queue that was counted, the sums of all times."""
-        return self._query_of(TOTALS, queues)
-
-    def schedules_shown(self, limit: int) -> list[tuple]:
-        """Schedules as people see them: the enabled first, the most overdue first."""
-        return self.query(self.spell(SCHEDULES_SHOWN_FIRST), {"limit": limit})
-
-    def has_schedules_due(self, until: datetime) -> bool:
-        """Whether an enabled schedule has a boundary that is at least so old."""
-        params = {"until": self.write(until)}
-        return bool(self.query(self.spell(SCHEDULE_LATE), params))
-
-    def skipped(self, since: datetime) -> dict[str, int]:
-        """By schedule, how many boundaries were skipped since."""
-        return dict(self.query(SKIPPED, {"since": self.write(since)}))
-
-    def lease(self, name: str) -> tuple | None:
-        """Owner, start and end of a lock that was not released, lapsed or not."""
-        rows = self.query(self.spell(LEASE), {"name": name})
-        return rows[0] if rows else None
 
     # -- jobs: writing back, fenced -------------------------------------------------------------
 
@@ -821,6 +672,12 @@ class Engine(ABC):
         """Let a job that nobody has claimed die."""
         return self.change(CANCEL, {"queue": queue, "id": id})
 
+    # -- what workers count -----------------------------------------------------------------------
+
+    def add_counts(self, queue: str, figures: Mapping[str, int]) -> None:
+        """Add to the row of the queue and this minute, and to that of its total."""
+        self.change(COUNT_ADD, {"queue": queue, "total": self.write(TOTAL), **figures})
+
     # -- locks ----------------------------------------------------------------------------------
 
     def take_lock(self, name: str, owner: str, ttl: float) -> int | None:
@@ -849,11 +706,13 @@ class Engine(ABC):
         self, until: datetime, limit: int, without: Sequence[int]
     ) -> list[ScheduleRow]:
         """Lock and return due schedules, oldest first, but for those that somebody is editing."""
-        return self._schedules(f"{DUE} {_without(without)}", self.write(until), limit)
+        which = f"{DUE} AND NOT {self.spell(WAITS)} {_without(without)}"
+        return self._schedules(which, self.write(until), limit)
 
     def schedules_undated(self, limit: int, without: Sequence[int]) -> list[ScheduleRow]:
         """Likewise those without a next boundary, as an import leaves them."""
-        return self._schedules(f"{NO_BOUNDARY} {_without(without)}", None, limit)
+        which = f"{NO_BOUNDARY} AND ended_at IS NULL {_without(without)}"
+        return self._schedules(which, None, limit)
 
     def schedule_named(self, name: str) -> ScheduleRow | None:
         """A schedule, enabled or not, without a lock."""
@@ -871,11 +730,16 @@ class Engine(ABC):
         rows = self.query(text + self.skip_locked, {"until": until, "limit": limit})
         return [ScheduleRow(*row) for row in rows]
 
-    def advance(self, row: ScheduleRow, next: datetime, last: datetime | None) -> bool:
-        """Move a schedule to its next boundary, unless somebody else has since."""
+    def advance(self, row: ScheduleRow, next: datetime | None, fired: Sequence[datetime]) -> bool:
+        """Move a schedule to its next boundary, unless somebody else has since.
+
+        ``next``: None if it has ended. ``fired``: the boundaries that it fires on the way.
+        """
         seen = NO_BOUNDARY if row.seen is None else "next_fire_at = %(seen)s"
-        text = self.spell(SCHEDULE_ADVANCE).format(seen=seen)
-        params = {"id": row.id, "next": self.write(next), "last": self.write(last)}
+        ended = self.now if next is None else "NULL"
+        text = self.spell(SCHEDULE_ADVANCE).format(seen=seen, ended=ended)
+        last = self.write(fired[-1]) if fired else None
+        params = {"id": row.id, "next": self.write(next), "last": last, "fires": len(fired)}
         return self.execute(text, {**params, "seen": self.rewrite(row.seen)}) > 0
 
     def next_boundary(self, after: datetime, without: Sequence[int]) -> datetime | None:
@@ -1034,6 +898,9 @@ class MySQL(TwoStep):
     insert_new = "INSERT IGNORE"
     or_nothing = ""
     live_on_mysql = f"{LIVE} AND "  # its index has the state before due_at
+    # Where many ids are most of a table, it would rather walk all of it, and lock what it meets.
+    jobs_by_id = "django_alkstore_job FORCE INDEX (PRIMARY)"
+    delete_jobs = f"DELETE django_alkstore_job FROM {jobs_by_id}"
     first_due = "SELECT MIN(at) FROM ({}) AS firsts".format(
         " UNION ALL ".join(
             f"""(SELECT due_at AS at FROM django_alkstore_job WHERE queue = %(queue)s
@@ -1042,24 +909,6 @@ class MySQL(TwoStep):
         )
     )
     oldest_first = "LIMIT %(limit)s"  # its index would have to be merged from three states
-    # Here it is the planner that hops, and it would not in a subquery.
-    queue_names_of = "SELECT queue FROM django_alkstore_job GROUP BY queue LIMIT %(limit)s"
-    counted_queues_of = """SELECT queue FROM django_alkstore_count WHERE queue > %(after)s
-        GROUP BY queue LIMIT %(limit)s"""
-    finished_queues_of = """SELECT queue FROM django_alkstore_job WHERE queue > %(after)s
-        GROUP BY queue LIMIT %(limit)s"""
-    # Nor does it hop over priorities: of those but the last, the first ``most`` entries are seen.
-    oldest_ready = f"""SELECT MIN(oldest) FROM (
-        SELECT MIN(run_at) AS oldest FROM (SELECT run_at FROM {READY_OF}
-            ORDER BY priority DESC, run_at, id LIMIT %(most)s) AS firsts
-        UNION ALL (SELECT run_at AS oldest FROM {READY_OF} AND priority = (
-            SELECT priority FROM {READY_OF} ORDER BY priority, run_at DESC, id DESC LIMIT 1)
-            ORDER BY run_at LIMIT 1)) AS oldests"""
-    due_soonest = " UNION ALL ".join(
-        f"""(SELECT state, due_at FROM django_alkstore_job WHERE queue = %(queue)s
-            AND state = '{state}' AND due_at IS NOT NULL ORDER BY due_at LIMIT %(most)s)"""
-        for state in ("running", "scheduled")
-    )
     or_add = "ON DUPLICATE KEY UPDATE " + ", ".join(
         f"{name} = {name} + VALUES({name})" for name in COUNTED
     )

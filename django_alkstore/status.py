@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from . import conf, registry, sql
+from . import conf, reads, registry, sql
 from .names import SCHEDULER_LOCK, backing_queue, outbox_of, shown_name
 
 COUNTED_UP_TO = 10_000
@@ -102,7 +102,8 @@ class QueueStatus:
 
 @dataclass(frozen=True)
 class ScheduleStatus:
-    """One schedule. ``late_seconds``: how overdue the next boundary is, 0 if it is not;
+    """One schedule. ``late_seconds``: how overdue the next boundary is, 0 if it is not, or if it
+    ``waits`` for the last job to end;
     ``fired_late_seconds``: how long after its boundary the last fire was; ``skipped``: boundaries
     that were dropped in the last day."""
 
@@ -115,6 +116,8 @@ class ScheduleStatus:
     late_seconds: float
     fired_late_seconds: float | None
     skipped: int
+    waits: bool = False
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,13 +135,23 @@ class LeaderStatus:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What there was at one moment, and what of it a person should look at first."""
+    """What there was at one moment; ``trouble``: what kept it from being told in full."""
 
     queues: list[QueueStatus]
     schedules: list[ScheduleStatus]
     leader: LeaderStatus | None
     at: datetime
-    warnings: list[str] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should look at first: of what is in here, and of nothing else."""
+        died = [
+            f"{status.name}: {status.shown('dead_last_hour')} dead in the last hour."
+            for status in self.queues
+            if status.dead_last_hour
+        ]
+        return [*self.trouble, *problems(self), *died]
 
 
 def snapshot(using: str | None = None) -> Snapshot:
@@ -149,16 +162,15 @@ def snapshot(using: str | None = None) -> Snapshot:
     queues = _queues(engine, now)
     schedules = _schedules(engine, now)
     leader = _leader(engine, now)
-    seen = Snapshot(queues, schedules, leader, now, trouble)
-    seen.warnings.extend(_warnings(seen))
-    return seen
+    return Snapshot(queues, schedules, leader, now, trouble)
 
 
 def as_plain(seen: Snapshot) -> dict[str, Any]:
     """A snapshot as what JSON can hold. A name in a queue's "capped" is a figure that is "at
     least"."""
     rates = ("done_last_hour", "done_last_day", "failed_last_hour", "failed_last_day")
-    plain = asdict(seen)
+    plain = asdict(seen) | {"warnings": seen.warnings}
+    del plain["trouble"]  # is among the warnings
     for status, queue in zip(seen.queues, plain["queues"], strict=True):
         del queue["minutes"], queue["hours"]
         queue["capped"] = sorted(status.capped)
@@ -171,7 +183,7 @@ def is_well(using: str | None = None) -> str | None:
     engine = sql.engine(using)
     now = engine.clock()
     due_by = now - timedelta(seconds=LATE_SECONDS)
-    if not engine.has_schedules_due(due_by):
+    if not reads.has_schedules_due(engine, due_by):
         return None
     leader = _leader(engine, now)
     if leader is None or leader.lapsed:
@@ -193,7 +205,7 @@ def _import_jobs() -> list[str]:
 
 def _queues(engine: sql.Engine, now: datetime) -> list[QueueStatus]:
     names = _names(engine)
-    figures = engine.figures(names, now - timedelta(hours=1), COUNTED_UP_TO + 1)
+    figures = reads.figures(engine, names, now - timedelta(hours=1), COUNTED_UP_TO + 1)
     minutes = _flows(engine, names, now, "minute", timedelta(minutes=1), MINUTES)
     hours = _flows(engine, names, now, "hour", timedelta(hours=1), HOURS)
     found = [_queue_status(engine, now, row, minutes[row[0]], hours[row[0]]) for row in figures]
@@ -206,8 +218,8 @@ def _names(engine: sql.Engine) -> list[str]:
     outboxes = [*settings.OUTBOXES, *registry.deliveries.names()]
     return sorted(
         {
-            *engine.queue_names(),
-            *engine.counted_queues(),
+            *reads.queue_names(engine),
+            *reads.counted_queues(engine),
             *settings.QUEUES,
             *registry.handlers.names(),
             *map(backing_queue, outboxes),
@@ -253,7 +265,7 @@ def _flows(
     last = now.replace(second=0, microsecond=0, **({"minute": 0} if unit == "hour" else {}))
     first = last - (steps - 1) * step
     flows: dict[str, list[Flow]] = defaultdict(lambda: [Flow()] * steps)
-    for queue, bucket, *figures in engine.counts(names, first, unit):
+    for queue, bucket, *figures in reads.counts(engine, names, first, unit):
         at = (engine.read(bucket) - first) // step
         if 0 <= at < steps:  # a host whose clock is fast may have counted in the future
             flows[queue][at] = Flow(*map(int, figures))
@@ -264,15 +276,15 @@ def _flows(
 
 
 def _schedules(engine: sql.Engine, now: datetime) -> list[ScheduleStatus]:
-    rows = engine.schedules_shown(SCHEDULES_SHOWN)
-    skipped = engine.skipped(now - timedelta(days=1)) if rows else {}
+    rows = reads.schedules_shown(engine, SCHEDULES_SHOWN)
+    skipped = reads.skipped(engine, now - timedelta(days=1)) if rows else {}
     return [_schedule_status(engine, now, row, skipped) for row in rows]
 
 
 def _schedule_status(
     engine: sql.Engine, now: datetime, row: tuple, skipped: dict[str, int]
 ) -> ScheduleStatus:
-    name, spec, queue, enabled, next_fire_at, last_fired_at, fired_at = row
+    name, spec, queue, enabled, next_fire_at, last_fired_at, fired_at, waits, ended = row
     boundary, last = engine.read(next_fire_at), engine.read(last_fired_at)
     return ScheduleStatus(
         name=name,
@@ -281,14 +293,16 @@ def _schedule_status(
         enabled=bool(enabled),
         next_fire_at=boundary,
         last_fired_at=last,
-        late_seconds=(_seconds_between(boundary, now) or 0.0) if enabled else 0.0,
+        late_seconds=(_seconds_between(boundary, now) or 0.0) if enabled and not waits else 0.0,
         fired_late_seconds=_seconds_between(last, engine.read(fired_at)),
         skipped=int(skipped.get(name, 0)),
+        waits=bool(waits),
+        ended=bool(ended),
     )
 
 
 def _leader(engine: sql.Engine, now: datetime) -> LeaderStatus | None:
-    lease = engine.lease(SCHEDULER_LOCK)
+    lease = reads.lease(engine, SCHEDULER_LOCK)
     if lease is None:
         return None
     owner, since, until = lease
@@ -313,15 +327,6 @@ def problems(
             if status.dead > max_dead
         ]
     return found
-
-
-def _warnings(seen: Snapshot) -> list[str]:
-    died = [
-        f"{status.name}: {status.shown('dead_last_hour')} dead in the last hour."
-        for status in seen.queues
-        if status.dead_last_hour
-    ]
-    return problems(seen) + died
 
 
 def _waiting(status: QueueStatus, max_age: float) -> Iterator[str]:

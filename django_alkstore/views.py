@@ -17,7 +17,7 @@ from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from . import conf, sql
+from . import conf, reads, sql
 from .names import outbox_of
 from .status import Snapshot, is_well, snapshot
 
@@ -100,7 +100,7 @@ def snapshot_metrics(using: str | None = None) -> list[Metric]:
     """All families, from one snapshot and the totals of what workers counted."""
     seen = snapshot(using)
     engine = sql.engine(using)
-    totals = engine.totals([status.queue for status in seen.queues])
+    totals = reads.totals(engine, [status.queue for status in seen.queues])
     return [*_queue_gauges(seen), *_counters(totals), *_scheduler_gauges(seen)]
 
 

@@ -3,7 +3,7 @@
 Waiting is latency, polling is correctness: a wake-up may be missed or come for nothing, so every
 wait is bounded by its caller. PostgreSQL: LISTEN on the worker's own connection, at most one NOTIFY
 per queue, process and ``NOTIFY_SECONDS``, since a commit that notifies takes a lock that all such
-commits share. SQLite: ``PRAGMA data_version``, which other connections' commits change. Elsewhere,
+commits share; what people make ready is rare, and announced each time. SQLite: ``PRAGMA data_version``, which other connections' commits change. Elsewhere,
 behind a pooler, and with ``ALKSTORE["NOTIFY"]`` off: polling alone.
 """
 
@@ -37,7 +37,7 @@ def announcement(alias: str, queue: str) -> str:
     One statement with the INSERT: a commit of its own would cost as much as the job's. Empty where
     there is nothing to say, or where it was said a moment ago.
     """
-    if not _notifies(alias) or not conf.current().NOTIFY:
+    if not _announces(alias):
         return ""
     now = time.monotonic()
     if now - _announced.get((alias, queue), float("-inf")) < NOTIFY_SECONDS:
@@ -46,6 +46,18 @@ def announcement(alias: str, queue: str) -> str:
         _announced.clear()
     _announced[alias, queue] = now
     return f", pg_notify('{CHANNEL}', %(queue)s)"
+
+
+def announcement_of_rows(alias: str) -> str:
+    """Likewise what an UPDATE of jobs of any queues is to return.
+
+    A commit tells the same news once, however many rows say it.
+    """
+    return f", pg_notify('{CHANNEL}', queue)" if _announces(alias) else ""
+
+
+def _announces(alias: str) -> bool:
+    return _notifies(alias) and conf.current().NOTIFY
 
 
 @cache

@@ -21,10 +21,10 @@ from . import payloads, sql
 from .exceptions import InvalidPayload
 from .models import Job, Schedule, State
 from .names import shown_name
+from .options import YEARS
 from .status import shown_span
 
 NEVER = "-"
-YEARS = range(1970, 3000)
 DUE_WORDS = {  # what happens at due_at, and what has happened once that has passed
     State.READY: ("expires", "expired"),
     State.SCHEDULED: ("ready", "ready"),

@@ -1,4 +1,5 @@
 import itertools
+import sys
 
 import pytest
 from django.db import connection
@@ -32,6 +33,17 @@ def statements(db):
 
 
 @pytest.fixture
+def isolation(request, monkeypatch):
+    """Let connections that other threads open from now on have the isolation level."""
+    level = request.param
+    if connection.vendor == "postgresql":
+        from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+        level = IsolationLevel[level.upper().replace(" ", "_")]
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", level)
+
+
+@pytest.fixture
 def only_on(request):
     """Skip a test that concerns one database: ``only_on("postgresql")``."""
 
@@ -40,3 +52,17 @@ def only_on(request):
             pytest.skip(f"concerns {', '.join(vendors)}")
 
     return check
+
+
+@pytest.fixture
+def race(start, tmp_path):
+    """Start so many children on a program, ready to go; they wait for files in tmp_path."""
+
+    def start_all(program, many):
+        argvs = [[sys.executable, "-c", program, str(tmp_path), str(n)] for n in range(many)]
+        racers = [start(argv=argv) for argv in argvs]
+        for racer in racers:
+            racer.until_says("ready")
+        return racers
+
+    return start_all

@@ -24,8 +24,11 @@ SPELLINGS = {  # rows numbered 1 to {count}; now; a day ahead of now; a minute a
 }
 
 
-def pile(kind, count, *, queue="reports", priority=0):
-    """Insert ``count`` jobs that are ready, scheduled, lapsed, expired, dead or done."""
+def pile(kind, count, *, queue="reports", priority=0, **others):
+    """Insert ``count`` jobs that are ready, scheduled, lapsed, expired, dead or done.
+
+    ``others``: what else to write into columns, as SQL.
+    """
     series, now, ahead, ago = SPELLINGS[connection.vendor]
     columns = {
         "queue": f"'{queue}'", "priority": priority, "payload": "'{}'", "run_at": now,
@@ -40,6 +43,7 @@ def pile(kind, count, *, queue="reports", priority=0):
         "dead": {"state": "'dead'", "finished_at": now, "attempts": 5},
         "done": {"state": "'done'", "finished_at": now, "attempts": 1},
     }[kind]
+    columns |= others
     into = f"INSERT INTO django_alkstore_job ({', '.join(columns)})"
     values = ", ".join(map(str, columns.values()))
     parts = [series.format(count=count), into]

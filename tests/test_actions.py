@@ -151,7 +151,9 @@ def test_cancelling_asks_first(act, operator):
 def test_changing_the_priority_asks_for_the_number(act, operator):
     job = JobFactory()
     assert 'name="priority"' in post(operator, "set_priority", job).content.decode()
-    assert act("set_priority", job, **CONFIRMED, priority=7) == [f"1 job reordered: {job.pk}."]
+    assert act("set_priority", job, **CONFIRMED, priority=7) == [
+        f"1 job given priority 7: {job.pk}."
+    ]
     assert stored(job).priority == 7
 
 

@@ -9,9 +9,9 @@ from django.db import connection
 from django.urls import reverse
 from django.utils.html import escape
 
-from django_alkstore import lists, sql
+from django_alkstore import lists, reads, sql
 from django_alkstore.models import Job, Schedule
-from django_alkstore.schedules import Scheduler
+from django_alkstore.scheduler import Scheduler
 
 from .factories import FireFactory, JobFactory, LockFactory, ScheduleFactory, ago
 
@@ -97,6 +97,9 @@ def as_shown(client, row):
     form = client.get(page_url(row)).context["adminform"].form
     values = {name: form[name].value() for name in form.fields}
     sent = {name: "" if value is None else value for name, value in values.items()}
+    for name in ("starts_at", "ends_at"):  # a date and a time, each with an input of its own
+        context = form[name].field.widget.get_context(name, values[name], {})["widget"]
+        sent |= {part["name"]: part["value"] or "" for part in context["subwidgets"]}
     sent["payload_text"] = sent["payload_text"].replace("\n", "\r\n")
     return {name: value for name, value in sent.items() if value is not False}
 
@@ -208,7 +211,7 @@ def test_the_queue_filter_offers_each_queue_once_whatever_its_jobs_are_at():
     JobFactory.create_batch(2, queue="a")
     JobFactory.create_batch(2, queue="z")
     names = ["a", "queue-dead", "queue-done", "queue-running", "queue-scheduled", "z"]
-    assert sql.engine().queue_names() == names
+    assert reads.queue_names(sql.engine()) == names
 
 
 def test_the_queue_filter_shows_an_outbox_by_its_own_name(admin_client):
@@ -227,7 +230,7 @@ def test_a_filter_by_a_queue_without_jobs_finds_none_of_the_others(admin_client)
 def test_the_queue_names_are_found_without_walking_the_table(only_on):
     only_on("sqlite")
     engine = sql.engine()
-    plan = engine.query(f"EXPLAIN QUERY PLAN {engine.queue_names_of}", {"limit": 10})
+    plan = engine.query(f"EXPLAIN QUERY PLAN {reads.Wording.queue_names}", {"limit": 10})
     steps = [step for *_, step in plan if "job" in step]
     assert len(steps) == 6
     assert all(step.startswith("SEARCH") for step in steps)
@@ -697,3 +700,79 @@ def test_schedules_are_saved_and_resumed_without_time_zones(save, admin_client, 
     row = ScheduleFactory(enabled=False, spec="@every 1h", next_fire_at=ago(90 * 60))
     assert save({**as_shown(admin_client, row), "enabled": "on"}, row) == {}
     assert Schedule.objects.get().next_fire_at == row.next_fire_at + timedelta(hours=2)
+
+
+def test_a_schedule_is_added_with_its_own_zone_and_rules(save):
+    times = {"timezone": "Europe/London", "catch_up": "latest", "overlap": "queue", "jitter": "2.5",
+             "starts_at_0": "2999-01-01", "starts_at_1": "00:30:00", "max_fires": "9"}  # fmt: skip
+    assert save(typed(spec="@cron 30 2 * * *", **times)) == {}
+    row = Schedule.objects.get()
+    assert [getattr(row, name) for name in ("timezone", "catch_up", "overlap", "jitter")] == [
+        "Europe/London", "latest", "queue", 2.5]  # fmt: skip
+    assert (row.max_fires, row.ends_at) == (9, None)
+    assert row.next_fire_at.isoformat() == "2999-01-01T02:30:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("field", "fields", "complaint"),
+    [
+        ("timezone", {"timezone": "Nowhere"}, "timezone to be"),
+        ("catch_up", {"catch_up": "some"}, "not one of the available choices"),
+        ("jitter", {"jitter": "-1"}, "jitter to be"),
+        ("max_fires", {"max_fires": "0"}, "max_fires to be"),
+        ("starts_at", {"starts_at_0": "2026-99-01", "starts_at_1": "00:00"}, "valid date"),
+        ("__all__", {"starts_at_0": "2999-01-02", "starts_at_1": "00:00", "ends_at_0": "2999-01-01",
+                     "ends_at_1": "00:00"}, "ends_at to be no earlier"),
+    ],
+)  # fmt: skip
+def test_a_wrong_time_is_refused_beside_it(save, field, fields, complaint):
+    errors = save(typed(**fields))
+    assert list(errors) == [field]
+    assert complaint in errors[field][0]
+    assert not Schedule.objects.exists()
+
+
+def test_a_start_that_was_not_edited_keeps_its_microseconds_and_the_next_boundary(
+    save, admin_client
+):
+    start = ago(3600).replace(microsecond=123_456)
+    row = ScheduleFactory(starts_at=start, next_fire_at=ago(-60))
+    assert save({**as_shown(admin_client, row), "priority": "3"}, row) == {}
+    stored = Schedule.objects.get()
+    assert (stored.starts_at, stored.next_fire_at) == (start, row.next_fire_at)
+
+
+def test_a_declared_schedule_is_read_only_but_for_pause_and_fire_now(save, admin_client):
+    row = ScheduleFactory(name="nightly", declared=True)
+    page = text(admin_client.get(page_url(row)))
+    assert 'name="_save"' not in page
+    assert [f'value="{name}"' in page for name in ("pause", "fire_now", "resume")] == [
+        True, True, False]  # fmt: skip
+    assert admin_client.post(page_url(row), typed(spec="@every 1s")).status_code == 403
+    assert admin_client.post(page_url(row, "delete"), {"post": "yes"}).status_code == 403
+    actions = {"action": "fire_now", "index": 0, "_selected_action": row.pk}
+    assert "was fired" in text(admin_client.post(list_url(ScheduleFactory), actions, follow=True))
+    assert Schedule.objects.get().spec == row.spec
+
+
+def test_declared_schedules_are_not_deleted_from_the_list(admin_client):
+    row = ScheduleFactory(declared=True)
+    sent = {"action": "delete_selected", "_selected_action": row.pk, "post": "yes"}
+    admin_client.post(list_url(ScheduleFactory), sent)
+    assert Schedule.objects.get() == row
+
+
+def test_the_page_of_a_schedule_shows_its_ledger_and_its_next_boundaries(admin_client):
+    row = ScheduleFactory(name="nightly", spec="@cron 30 2 * * *", timezone="Asia/Kolkata")
+    job = JobFactory(dead=True)
+    FireFactory(job_id=job.pk)
+    FireFactory(job_id=None, skipped=1234, why="the last job was alive")
+    page = text(admin_client.get(page_url(row)))
+    assert f'<a href="{page_url(job)}">job {job.pk}</a></td><td>dead</td>' in page
+    assert "<td>dropped</td><td>1,234: the last job was alive</td>" in page
+    assert page.count(" 02:30:00+05:30</td>") == 10
+
+
+def test_the_page_of_a_schedule_that_was_spoilt_by_hand_says_what_is_wrong(admin_client):
+    row = ScheduleFactory(timezone="Nowhere")
+    assert "expected timezone to be" in text(admin_client.get(page_url(row)))

@@ -1,5 +1,7 @@
 """The admin in a real browser, under a strict Content-Security-Policy."""
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
@@ -8,7 +10,7 @@ from pytest_django.live_server_helper import LiveServer
 from django_alkstore.models import Job, Lock
 
 from .browser import ENTER, MISSING, Browser
-from .factories import CountFactory, JobFactory, LockFactory, ScheduleFactory, ago
+from .factories import CountFactory, FireFactory, JobFactory, LockFactory, ScheduleFactory, ago
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -103,7 +105,7 @@ def test_the_priority_of_selected_jobs_is_changed_over_the_page_between(browser,
     browser.until_says("Change the priority")
     browser.type("input[name=priority]", "12")
     browser.click("input[type=submit].default")
-    browser.until_says(f"1 job reordered: {job.pk}.")
+    browser.until_says(f"1 job given priority 12: {job.pk}.")
     assert [row.priority for row in Job.objects.order_by("pk")] == [12, other.priority]
     assert browser.complaints() == []
 
@@ -116,3 +118,23 @@ def test_a_lock_is_released_after_its_holder_was_shown(browser, site):
     browser.click("input[type=submit].default")
     browser.until_says("Lock rates was released.")
     assert Lock.objects.get().owner == ""
+
+
+@pytest.mark.parametrize("device", ["desk", "phone"])
+def test_a_schedule_s_page_shows_what_it_did_and_will_do_and_fits_the_screen(browser, site, device):
+    at = datetime(2027, 3, 13, 7, 30, tzinfo=timezone.utc)
+    row = ScheduleFactory(name="nightly", spec="@cron 30 2 * * *", timezone="America/New_York",
+                          next_fire_at=at)  # fmt: skip
+    days = [at - timedelta(days=n) for n in range(1, 9)]
+    jobs = [JobFactory(done=True), JobFactory(dead=True), JobFactory(running=True)]
+    for n, day in enumerate(days):
+        job_id = jobs[n % 3].pk if n % 4 else None
+        why = {"skipped": 2, "why": "missed"} if job_id is None else {}
+        FireFactory(boundary=day, fired_at=day + timedelta(seconds=n), job_id=job_id, **why)
+    if device == "phone":
+        browser.be_a_phone()
+    browser.open(f"{site}{APP}schedule/{row.pk}/change/")
+    browser.until_says("clocks forward 60 min")
+    assert "2: missed" in browser.text()
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.complaints() == []

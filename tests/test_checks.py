@@ -3,6 +3,7 @@ from django.core.checks import Error, Warning, run_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connection
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from django_alkstore import sql
@@ -175,7 +176,8 @@ def test_without_being_asked_to_no_check_touches_the_database(statements):
 
 
 def test_a_missing_migration_is_an_error_when_deploying():
-    MigrationRecorder(connection).record_unapplied("django_alkstore", "0002_counts")
+    newest = MigrationLoader(connection).graph.leaf_nodes("django_alkstore")[0]
+    MigrationRecorder(connection).record_unapplied(*newest)
     assert ids(include_deployment_checks=True) == ["E010"]
     assert of_the_database() == []  # which is what migrate itself asks
 

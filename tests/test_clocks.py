@@ -8,7 +8,7 @@ import pytest
 
 from django_alkstore import models, outbox, queue, sql
 from django_alkstore.names import SCHEDULER_LOCK
-from django_alkstore.schedules import Scheduler
+from django_alkstore.scheduler import Scheduler
 
 from .factories import JobFactory, LockFactory, ScheduleFactory, ago
 from .processes import across_connections

@@ -2,7 +2,9 @@
 
 import io
 import json
-from datetime import timedelta
+import re
+from datetime import datetime, timedelta
+from datetime import timezone as zones
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -26,8 +28,19 @@ from .processes import PATIENCE, across_connections, manage, until
 pytestmark = pytest.mark.django_db
 
 DAY = 86_400
-SELECTING = ["alkstore_requeue", "alkstore_cancel"]
-OURS = [*SELECTING, "alkstore_status", "alkstore_prune", "alkstore_schedules"]
+SELECTING = {  # what the commands begin with that change jobs, by name
+    "alkstore_requeue": ["alkstore_requeue"],
+    "alkstore_cancel": ["alkstore_cancel"],
+    "alkstore_run_now": ["alkstore_run_now"],
+    "alkstore_priority": ["alkstore_priority", "--to", "9"],
+}
+each_selecting = pytest.mark.parametrize("command", SELECTING.values(), ids=SELECTING)
+OURS = [
+    *([*command, "--all"] for command in SELECTING.values()),
+    ["alkstore_status"],
+    ["alkstore_prune"],
+    ["alkstore_schedules"],
+]
 
 
 def said(*args, **options):
@@ -46,11 +59,10 @@ def states():
     return sorted(Job.objects.values_list("state", flat=True))
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_an_unknown_database_is_refused(name):
-    args = [name, "--all"] if name in SELECTING else [name]
+@pytest.mark.parametrize("command", OURS, ids=lambda command: command[0])
+def test_an_unknown_database_is_refused(command):
     with pytest.raises(CommandError, match="expected using to be an alias in DATABASES"):
-        call_command(*args, "--database", "elsewhere")
+        call_command(*command, "--database", "elsewhere")
 
 
 # -- status ---------------------------------------------------------------------------------------
@@ -125,7 +137,7 @@ def test_a_limit_that_is_no_number_is_refused(args):
         said("alkstore_status", "--check", *args)
 
 
-# -- requeue and cancel -----------------------------------------------------------------------------
+# -- jobs -------------------------------------------------------------------------------------------
 
 
 def test_requeue_takes_ids_and_says_which_were_left_alone():
@@ -157,12 +169,46 @@ def test_cancel_leaves_running_jobs_alone():
     assert states() == ["dead", "dead", "running"]
 
 
-@pytest.mark.parametrize("name", SELECTING)
-def test_a_dry_run_changes_nothing(name):
-    JobFactory.create_batch(2, dead=True)
-    JobFactory.create_batch(2)
+def test_run_now_makes_what_waits_for_its_time_ready():
+    retried, ready = JobFactory(scheduled=True, attempts=1), JobFactory()
+    assert said("alkstore_run_now", str(retried.pk), str(ready.pk)) == (
+        f"job {ready.pk} is ready and was left alone\n1 made ready\n"
+    )
+    assert states() == ["ready", "ready"]
+
+
+@pytest.mark.parametrize("priority", [9, 0, -5, -(2**31)])
+def test_a_priority_is_given_to_jobs_that_wait(priority):
+    waits, running = JobFactory(priority=3), JobFactory(running=True, priority=3)
+    words = said("alkstore_priority", "--to", str(priority), "--all")
+    assert words == f"1 given priority {priority}, 0 left alone\n"
+    stored = dict(Job.objects.values_list("id", "priority"))
+    assert stored == {waits.pk: priority, running.pk: 3}
+
+
+def test_an_id_is_never_taken_for_a_priority():
+    job, other = JobFactory.create_batch(2)
+    said("alkstore_priority", "--to", "9", str(job.pk))
+    with pytest.raises(CommandError, match="required: --to"):
+        said("alkstore_priority", "7", str(other.pk))
+    assert list(Job.objects.order_by("id").values_list("priority", flat=True)) == [9, 0]
+
+
+@pytest.mark.parametrize("priority", ["high", "1.5", str(2**31)])
+def test_a_priority_that_is_none_is_refused(priority):
+    JobFactory()
+    with pytest.raises(CommandError, match="argument --to"):
+        said("alkstore_priority", "--to", priority, "--all")
+    assert Job.objects.get().priority == 0
+
+
+@each_selecting
+def test_a_dry_run_changes_nothing(command):
+    for state in ({"dead": True}, {"scheduled": True}, {}, {"running": True}, {"done": True}):
+        JobFactory.create_batch(2, **state)
     before = list(Job.objects.order_by("id").values())
-    assert said(name, "--all", "--dry-run").startswith("2 would be ")
+    count = 4 if command[0] in ("alkstore_cancel", "alkstore_priority") else 2
+    assert said(*command, "--all", "--dry-run").startswith(f"{count} would be ")
     assert list(Job.objects.order_by("id").values()) == before
 
 
@@ -179,12 +225,13 @@ def test_a_dry_run_changes_nothing(name):
     ],
     ids=["nothing", "ids and more", "dry ids", "both", "reserved", "no name", "no id"],
 )
-@pytest.mark.parametrize("name", SELECTING)
-def test_what_does_not_say_which_jobs_changes_none(name, args, words):
-    JobFactory(), JobFactory(dead=True)
+@each_selecting
+def test_what_does_not_say_which_jobs_changes_none(command, args, words):
+    JobFactory(), JobFactory(dead=True), JobFactory(scheduled=True)
+    before = list(Job.objects.order_by("id").values())
     with pytest.raises(CommandError, match=words):
-        said(name, *args)
-    assert states() == ["dead", "ready"]
+        said(*command, *args)
+    assert list(Job.objects.order_by("id").values()) == before
 
 
 def test_progress_is_shown_on_a_terminal_alone():
@@ -299,5 +346,74 @@ def test_a_schedule_that_was_spoilt_by_hand_is_an_error_that_says_how(action):
 
 @pytest.mark.parametrize("args", [["pause"], ["list", "nightly"]])
 def test_an_action_without_its_name_is_refused(args):
-    with pytest.raises(CommandError, match="Give a name with pause"):
+    with pytest.raises(CommandError, match="Give a name, but for list"):
         said("alkstore_schedules", *args)
+
+
+@pytest.mark.parametrize("args", [["update", "nightly"], ["pause", "nightly", "priority=3"]])
+def test_changes_are_for_update_alone_which_wants_some(args):
+    ScheduleFactory(name="nightly")
+    with pytest.raises(CommandError, match="KEY=VALUE with update"):
+        said("alkstore_schedules", *args)
+
+
+def test_a_schedule_is_updated_with_json_words_and_instants():
+    ScheduleFactory(name="nightly", priority=1, backoff=3.0)
+    changes = ['payload={"kind": "stock"}', "spec=@every 5m", "priority=7", "backoff=null",
+               "ends_at=2999-01-01T00:00:00Z", "timezone=Europe/London"]  # fmt: skip
+    assert said("alkstore_schedules", "update", "nightly", *changes) == "nightly is updated\n"
+    row = Schedule.objects.get()
+    assert (row.payload, row.spec, row.priority) == ({"kind": "stock"}, "@every 5m", 7)
+    assert (row.backoff, row.ends_at.year, row.timezone) == (None, 2999, "Europe/London")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("priority", "Expected KEY=VALUE, got 'priority'"),
+        ("prio=3", "an option to be one of"),
+        ("max_attempts=0", "max_attempts to be"),
+        ("spec=* * * * *", "did you mean"),
+        ("ends_at=2027-99-99T00:00", "ends_at to be"),
+        ("timezone=Nowhere", "timezone to be"),
+    ],
+)
+def test_an_update_that_is_wrong_changes_nothing_and_says_why(change, why):
+    row = ScheduleFactory(name="nightly")
+    with pytest.raises(CommandError, match=re.escape(why)):
+        said("alkstore_schedules", "update", "nightly", "queue=other", change)
+    assert Schedule.objects.get().queue == row.queue
+
+
+def test_the_next_boundaries_are_shown_in_the_zone_of_the_schedule_and_in_utc():
+    spec, zone = "@cron 30 2 * * *", "America/New_York"
+    ScheduleFactory(name="nightly", spec=spec, timezone=zone,
+                    next_fire_at=datetime(2027, 3, 13, 7, 30, tzinfo=zones.utc))  # fmt: skip
+    head, *rows = said("alkstore_schedules", "next", "nightly", count=2).splitlines()
+    assert head.split() == ["local", "UTC"]
+    assert rows == [
+        "2027-03-13 02:30:00-05:00  2027-03-13 07:30:00+00:00",
+        "2027-03-14 03:00:00-04:00  2027-03-14 07:00:00+00:00  clocks forward 60 min",
+    ]
+
+
+def test_declared_schedules_are_put_in_force_and_the_changes_told(settings):
+    ScheduleFactory(name="mine")
+    entry = {"spec": "@every 5m", "queue": "reports"}
+    settings.ALKSTORE = {"SCHEDULES": {"mine": entry, "new": entry}}
+    told = said("alkstore_schedules", "sync")
+    assert told == "new was added\nmine was made by hand, and stays as it is\n"
+    settings.ALKSTORE = {"SCHEDULES": {"mine": entry, "new": {**entry, "queue": "other"}}}
+    assert said("alkstore_schedules", "sync").startswith("new was changed\n")
+    settings.ALKSTORE = {}
+    assert said("alkstore_schedules", "sync") == "new was removed\n"
+    assert said("alkstore_schedules", "sync") == "nothing to change\n"
+
+
+def test_a_schedule_that_waits_for_its_job_or_has_ended_says_so():
+    fire = FireFactory(schedule="waits", job_id=JobFactory(running=True).pk)
+    ScheduleFactory(name="waits", overlap="queue", overdue=True, last_fired_at=fire.boundary)
+    ScheduleFactory(name="over", next_fire_at=None, ended_at=ago())
+    lines = {line.split()[0]: line for line in said("alkstore_schedules").splitlines()}
+    assert " waits " in lines["waits"]
+    assert " ended " in lines["over"]

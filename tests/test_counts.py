@@ -12,7 +12,7 @@ from django_alkstore.models import Count, Job
 
 from .factories import JobFactory, ago
 from .processes import across_connections, in_threads, until
-from .test_workers import drain, working
+from .workers import drain, working
 
 pytestmark = pytest.mark.django_db
 

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 
 from django_alkstore import InvalidOption, InvalidSpec, schedule
 from django_alkstore.models import Fire, Job, Schedule
-from django_alkstore.schedules import Scheduler
+from django_alkstore.scheduler import Scheduler
 from django_alkstore.specs import SPEC_MAX, parse_spec
 
 from .factories import ScheduleFactory, ago

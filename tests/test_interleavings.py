@@ -14,7 +14,7 @@ import pytest
 from django.db import Error, connection
 
 from django_alkstore import LeadershipLost, models, queue, schedule, sql
-from django_alkstore.schedules import Scheduler
+from django_alkstore.scheduler import Scheduler
 from django_alkstore.surroundings import drop
 from testproject.shop.models import Order
 

@@ -289,17 +289,6 @@ def test_an_error_that_is_no_conflict_is_raised_at_once():
 # -- isolation levels -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def isolation(request, monkeypatch):
-    """Let connections that other threads open from now on have the isolation level."""
-    level = request.param
-    if connection.vendor == "postgresql":
-        from django.db.backends.postgresql.psycopg_any import IsolationLevel
-
-        level = getattr(IsolationLevel, level.upper().replace(" ", "_"))
-    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", level)
-
-
 each_level = pytest.mark.parametrize(
     "isolation", ["read committed", "repeatable read", "serializable"], indirect=True
 )

@@ -1,4 +1,4 @@
-"""What people do to jobs, schedules and locks, beside workers that go on."""
+"""What people do to jobs and locks, beside workers that go on."""
 
 import pytest
 from django.db import transaction
@@ -19,12 +19,8 @@ from django_alkstore.operations import (
     set_priority,
     windows,
 )
-from django_alkstore.schedules import (
-    Scheduler,
-    fire_now,
-    pause_schedule,
-    resume_schedule,
-)
+from django_alkstore.scheduler import Scheduler
+from django_alkstore.schedules import fire_now, pause_schedule, resume_schedule
 
 from .factories import JobFactory, LockFactory, ScheduleFactory, ago
 from .processes import across_connections, held, locking
@@ -209,88 +205,6 @@ def test_a_walk_is_a_bounded_step_at_a_time(monkeypatch):
     monkeypatch.setattr("django_alkstore.operations.WINDOW_ROWS", 2)
     JobFactory.create_batch(5, dead=True)
     assert [len(window.ids) for window in windows(REQUEUE, Selection())] == [2, 2, 1]
-
-
-# -- schedules ------------------------------------------------------------------------------------
-
-
-def test_a_paused_schedule_fires_nothing():
-    row = ScheduleFactory(overdue=True)
-    assert pause_schedule(row.name)
-    Scheduler().tick()
-    assert not Job.objects.exists()
-
-
-def test_pausing_and_resuming_say_whether_there_was_anything_to_do():
-    row = ScheduleFactory()
-    assert [pause_schedule(row.name), pause_schedule(row.name)] == [True, False]
-    assert [resume_schedule(row.name), resume_schedule(row.name)] == [True, False]
-    assert [pause_schedule("nobody"), resume_schedule("nobody")] == [False, False]
-
-
-def test_boundaries_that_passed_during_a_pause_are_not_made_up_for():
-    row = ScheduleFactory(next_fire_at=ago(630), enabled=False)
-    resume_schedule(row.name)
-    Scheduler().tick()
-    assert not Job.objects.exists()
-
-
-def test_resuming_stays_on_the_grid():
-    row = ScheduleFactory(next_fire_at=ago(630), enabled=False)
-    resume_schedule(row.name)
-    after = Schedule.objects.get().next_fire_at - row.next_fire_at
-    assert after.total_seconds() == pytest.approx(660, abs=61) and not after.seconds % 60
-
-
-def test_a_boundary_that_is_still_to_come_stays_through_a_pause():
-    row = ScheduleFactory()
-    pause_schedule(row.name)
-    resume_schedule(row.name)
-    assert Schedule.objects.get().next_fire_at == row.next_fire_at
-
-
-def test_a_spec_that_was_spoilt_by_hand_is_not_resumed():
-    row = ScheduleFactory(spec="@never", enabled=False)
-    with pytest.raises(InvalidSpec):
-        resume_schedule(row.name)
-    assert not Schedule.objects.get().enabled
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_firing_by_hand_enqueues_one_job_at_once(enabled):
-    row = ScheduleFactory(enabled=enabled, payload={"kind": "stock"}, max_attempts=9)
-    job = Job.objects.get(pk=fire_now(row.name, by="ada"))
-    assert (job.state, job.payload, job.max_attempts) == ("ready", {"kind": "stock"}, 9)
-    assert (job.schedule, job.scheduled_for) == (row.name, None)
-
-
-def test_a_fire_by_hand_is_in_the_ledger_and_moves_no_boundary():
-    row = ScheduleFactory()
-    ids = [fire_now(row.name, by="ada"), fire_now(row.name, by="ada")]
-    fires = Fire.objects.filter(schedule=row.name, boundary=None, leader="ada")
-    assert sorted(fires.values_list("job_id", flat=True)) == ids
-    assert Schedule.objects.get().next_fire_at == row.next_fire_at
-
-
-def test_a_fire_by_hand_takes_no_boundarys_place():
-    row = ScheduleFactory(overdue=True)
-    fire_now(row.name)
-    Scheduler().tick()
-    assert Fire.objects.filter(boundary=row.next_fire_at).count() == 1
-    assert Job.objects.count() == 2
-
-
-def test_firing_what_is_not_there_does_nothing():
-    assert fire_now("nobody") is None
-    assert not Job.objects.exists() and not Fire.objects.exists()
-
-
-def test_a_fire_by_hand_and_its_job_are_there_together_or_not_at_all():
-    row = ScheduleFactory()
-    with transaction.atomic():
-        fire_now(row.name)
-        transaction.set_rollback(True)
-    assert not Job.objects.exists() and not Fire.objects.exists()
 
 
 # -- locks ----------------------------------------------------------------------------------------

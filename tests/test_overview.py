@@ -35,7 +35,7 @@ def log_in(client, django_user_model, *permissions, **fields):
 @pytest.fixture
 def page(client, django_user_model):
     """The page as a user sees it who may look at everything: ``page()``."""
-    log_in(client, django_user_model, "view_job", "view_schedule")
+    log_in(client, django_user_model, "view_job", "view_schedule", "view_lock")
 
     def get():
         response = client.get(ADDRESS)
@@ -186,12 +186,42 @@ def test_who_may_not_look_at_jobs_sees_no_overview(client, django_user_model):
     assert "Queues and outboxes" not in text
 
 
-def test_who_may_not_look_at_schedules_sees_none(client, django_user_model):
+@pytest.mark.parametrize("led", [True, False], ids=["led", "without a leader"])
+def test_who_may_not_look_at_schedules_sees_none_and_no_warning_of_one(
+    client, django_user_model, led
+):
     log_in(client, django_user_model, "view_job")
-    ScheduleFactory(name="secret")
+    ScheduleFactory(name="secret", next_fire_at=ago(7_300))
+    if led:
+        LockFactory(name=SCHEDULER)
     text = client.get(ADDRESS).content.decode()
     assert "Queues and outboxes" in text
-    assert ">secret<" not in text
+    assert "Nothing: no job waits for too long, none died in the last hour." in text
+    assert "secret" not in text
+    assert "Schedules</h2>" not in text
+
+
+def test_who_may_look_at_schedules_alone_sees_no_queue_and_no_warning_of_one(
+    client, django_user_model
+):
+    log_in(client, django_user_model, "view_schedule")
+    JobFactory(queue="secret", run_at=ago(7_300))
+    JobFactory(queue="secret", dead=True)
+    ScheduleFactory(name="nightly", next_fire_at=ago(7_300))
+    text = client.get(ADDRESS).content.decode()
+    assert "No scheduler leads, and schedules are due (1)" in text
+    assert "nightly" in text
+    assert "secret" not in text
+    assert "Queues and outboxes" not in text
+
+
+@pytest.mark.parametrize("lease", [{}, {"expires_at": ago(600)}], ids=["leads", "led"])
+def test_who_may_not_look_at_locks_is_told_no_holder(client, django_user_model, lease):
+    log_in(client, django_user_model, "view_job", "view_schedule")
+    LockFactory(name=SCHEDULER, owner="host:7:aa", **lease)
+    text = client.get(ADDRESS).content.decode()
+    assert "A scheduler le" in text
+    assert "host:7:aa" not in text
 
 
 def test_the_overview_asks_for_a_login(client):

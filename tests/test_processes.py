@@ -148,7 +148,7 @@ PAUSED_LEADER = """
 import django, os, signal
 django.setup()
 from django.db import connection
-from django_alkstore.schedules import Scheduler
+from django_alkstore.scheduler import Scheduler
 from django_alkstore.shutdown import StopToken
 armed = [True]
 def pause(execute, sql, params, many, context):

@@ -10,11 +10,12 @@ from django.db import transaction
 from django_alkstore import PermanentError, StopToken, outbox, queue, signals
 from django_alkstore.exceptions import LeadershipLost
 from django_alkstore.models import Job, Lock
-from django_alkstore.schedules import Scheduler, fire_now, run_schedules
+from django_alkstore.scheduler import Scheduler, run_schedules
+from django_alkstore.schedules import fire_now
 
 from .factories import JobFactory, ScheduleFactory, ago
 from .test_layout import TREES
-from .test_workers import drain
+from .workers import drain
 
 pytestmark = pytest.mark.django_db
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from django_alkstore import registry, sql
+from django_alkstore import reads, registry, sql
 from django_alkstore.names import SCHEDULER_LOCK, backing_queue
 from django_alkstore.status import COUNTED_UP_TO, as_plain, is_well, problems, snapshot
 
@@ -289,7 +289,9 @@ def test_a_snapshot_walks_no_table_of_jobs():
         pile(kind, 3_000)
     if connection.vendor == "postgresql":
         sql.engine().execute("ANALYZE django_alkstore_job", {})
-    for text, plan in plans_of(lambda: sql.engine().figures(["reports"], ago(60), 100)).items():
+    for text, plan in plans_of(
+        lambda: reads.figures(sql.engine(), ["reports"], ago(60), 100)
+    ).items():
         assert faults_of(plan) == [], f"{text}\n{plan}"
 
 

@@ -3,7 +3,6 @@ import resource
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -11,10 +10,12 @@ from django.db import Error, connection, connections, transaction
 
 from django_alkstore import StopToken, queue, wakeups
 from django_alkstore.models import Job
-from django_alkstore.workers import Limits, Source, Worker
+from django_alkstore.operations import requeue, run_now
+from django_alkstore.schedules import fire_now
 
-from .factories import JobFactory, ago
+from .factories import JobFactory, ScheduleFactory, ago
 from .processes import PATIENCE, across_connections, in_threads, until
+from .workers import working
 
 pytestmark = across_connections
 
@@ -42,24 +43,11 @@ def elsewhere(call):
 
 
 @contextmanager
-def working(poll_interval=FOREVER):
+def payloads_run(poll_interval=FOREVER):
     """A worker over "reports" in a thread of its own; the payloads it was handed."""
-    stop, payloads = StopToken(), []
-
-    def run():
-        source = Source(queue("reports"), lambda job: payloads.append(job.payload))
-        try:
-            Worker([source], "w", stop, Limits(poll_interval)).run()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(run)
-        try:
-            yield payloads
-        finally:
-            stop.cancel()
-            future.result(PATIENCE)
+    payloads = []
+    with working(lambda job: payloads.append(job.payload), poll_interval=poll_interval):
+        yield payloads
 
 
 # -- news -----------------------------------------------------------------------------------------
@@ -117,6 +105,23 @@ def test_an_enqueue_in_a_transaction_is_news_with_its_commit(waiter, only_on):
 
 
 @pytest.mark.parametrize(
+    ("make", "act"),
+    [
+        (lambda: JobFactory(dead=True), lambda job: requeue([job.pk])),
+        (lambda: JobFactory(scheduled=True), lambda job: run_now([job.pk])),
+        (ScheduleFactory, lambda row: fire_now(row.name)),
+    ],
+    ids=["requeue", "run now", "fire now"],
+)
+def test_what_a_person_makes_ready_is_news(make, act, waiter, only_on):
+    only_on("sqlite", "postgresql")
+    row = make()
+    waiter.arm()
+    elsewhere(lambda: act(row))
+    assert waiter.wait(StopToken(), PATIENCE) is True
+
+
+@pytest.mark.parametrize(
     "enqueue",
     [
         lambda: queue("reports").enqueue("x"),
@@ -127,7 +132,7 @@ def test_an_enqueue_in_a_transaction_is_news_with_its_commit(waiter, only_on):
 )
 def test_a_worker_that_would_poll_in_an_hour_runs_what_comes_at_once(enqueue, only_on):
     only_on("sqlite", "postgresql")
-    with working() as payloads:
+    with payloads_run() as payloads:
         for _ in range(3):
             enqueue()
             until(lambda: not Job.objects.exists())
@@ -136,14 +141,14 @@ def test_a_worker_that_would_poll_in_an_hour_runs_what_comes_at_once(enqueue, on
 
 def test_a_burst_of_enqueues_is_seen_though_one_was_announced(only_on):
     only_on("sqlite", "postgresql")
-    with working() as payloads:
+    with payloads_run() as payloads:
         for n in range(20):
             queue("reports").enqueue(n)
         until(lambda: len(payloads) == 20)
 
 
 def test_polling_finds_what_no_news_tells_of():
-    with working(poll_interval=0.05) as payloads:
+    with payloads_run(poll_interval=0.05) as payloads:
         queue("reports").enqueue("first")
         until(lambda: payloads == ["first"])
         elsewhere(lambda: JobFactory(payload="by hand"))
@@ -151,7 +156,7 @@ def test_polling_finds_what_no_news_tells_of():
 
 
 def test_a_rolled_back_announcement_costs_no_job(only_on):
-    with working(poll_interval=0.5) as payloads:
+    with payloads_run(poll_interval=0.5) as payloads:
         with transaction.atomic():
             queue("reports").enqueue_tx("never")
             transaction.set_rollback(True)
@@ -165,14 +170,14 @@ def test_a_rolled_back_announcement_costs_no_job(only_on):
 def test_the_wait_ends_when_a_job_is_due():
     queue("reports").enqueue("delayed", delay=0.5)
     JobFactory(payload="lapsed", lapsed=True, due_at=ago(-0.5))
-    with working() as payloads:
+    with payloads_run() as payloads:
         until(lambda: sorted(payloads) == ["delayed", "lapsed"])
 
 
 def test_a_job_that_lost_its_due_at_is_found_without_any_news(monkeypatch):
     monkeypatch.setattr("django_alkstore.workers.WATCH_SECONDS", 0.2)
     monkeypatch.setattr("django_alkstore.queues.REPAIR_SECONDS", 0)
-    with working() as payloads:
+    with payloads_run() as payloads:
         queue("reports").enqueue("first")
         until(lambda: payloads == ["first"])
         JobFactory(running=True, due_at=None, payload="repaired")
@@ -255,6 +260,16 @@ def test_with_notify_off_nothing_is_announced_and_workers_poll(statements, setti
     assert not [query for query in statements if "LISTEN" in query["sql"]]
 
 
+def test_jobs_that_are_requeued_are_announced_by_the_statement_that_changes_them(
+    statements, only_on
+):
+    only_on("postgresql")
+    ids = [JobFactory(dead=True, queue=name).pk for name in ("reports", "receipts", "mails")]
+    before = len(statements)
+    assert requeue(ids).ids == ids
+    assert len(announced(statements)) == len(statements) - before == 1
+
+
 def test_names_without_end_are_not_kept_for_ever(only_on, monkeypatch):
     only_on("postgresql")
     monkeypatch.setattr(wakeups, "NAMES_KEPT", 50)
@@ -305,7 +320,8 @@ import django
 django.setup()
 from django.db import connection
 from django_alkstore import StopToken, queue, wakeups
-from django_alkstore.workers import Limits, Source, Worker
+from django_alkstore.holds import Source
+from django_alkstore.workers import Limits, Worker
 assert connection.Database.__name__ == "psycopg2", connection.Database
 stop = StopToken()
 def run(job):

@@ -2,58 +2,27 @@ import logging
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import Error, connection, connections, transaction
+from django.db import Error, connection, transaction
 from django.utils import timezone
 
 from django_alkstore import PermanentError, RetryLater, StopToken, handler, outbox, queue, registry
+from django_alkstore.holds import Hold, Item, Source
 from django_alkstore.management.commands import run_outbox, run_queue
 from django_alkstore.models import Job
 from django_alkstore.queues import ClaimedJob
-from django_alkstore.workers import Hold, Item, Limits, Source, Worker, fitting_batch
+from django_alkstore.workers import fitting_batch
 from testproject.shop.models import Order
 
 from .factories import JobFactory, OrderFactory, ago
 from .processes import PATIENCE, across_connections, held, until
+from .workers import drain, made, working
 
 by_one_and_by_four = pytest.mark.parametrize("concurrency", [1, 4])
-
-
-def made(call, names=("reports",), *, stop=None, heartbeat=False, **limits):
-    """A worker that hands the jobs of each queue to ``call``."""
-    sources = [Source(queue(name), call, heartbeat) for name in names]
-    limits = Limits(**{"poll_interval": 0.05, "grace": 1_000, **limits})
-    return Worker(sources, "w", stop or StopToken(), limits)
-
-
-@contextmanager
-def working(call, names=("reports",), **given):
-    """A worker in a thread of its own until the block ends; its stop."""
-    stop = StopToken()
-
-    def run():
-        try:
-            made(call, names, stop=stop, **given).run()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(run)
-        try:
-            yield stop
-        finally:
-            stop.cancel()
-            future.result(PATIENCE)
-
-
-def drain(call, names=("reports",), **given):
-    """Run a worker in this thread until no job is ready."""
-    made(call, names, **given).burst()
 
 
 def no_jobs():

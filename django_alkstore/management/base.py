@@ -14,12 +14,13 @@ from .. import conf, sql
 from ..backoff import seconds
 from ..checks import LABEL, lacks_migrations
 from ..exceptions import InvalidName, InvalidOption
+from ..holds import Source
 from ..names import valid_name
 from ..options import valid_worker_id, whole_number
 from ..queues import BATCH_MAX, Queue
 from ..registry import Registry, autodiscover
 from ..shutdown import StopToken, stop_on_signals
-from ..workers import Limits, Source, Worker, default_worker_id
+from ..workers import Limits, Worker, default_worker_id
 
 Value = TypeVar("Value")
 THREADS_MAX = 1_000

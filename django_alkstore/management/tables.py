@@ -53,8 +53,15 @@ def _schedule_row(status: ScheduleStatus) -> list[str]:
         NOTHING if at is None else at.isoformat(" ", "seconds")
         for at in (status.next_fire_at, status.last_fired_at)
     ]
-    late = _span(status.late_seconds or None) if status.enabled else "paused"
-    return [status.name, status.spec, status.queue, *instants, late, f"{status.skipped:,}"]
+    return [status.name, status.spec, status.queue, *instants, _late(status), f"{status.skipped:,}"]
+
+
+def _late(status: ScheduleStatus) -> str:
+    if not status.enabled:
+        return "paused"
+    if status.ended:
+        return "ended"
+    return "waits" if status.waits else _span(status.late_seconds or None)
 
 
 def leader_line(leader: LeaderStatus | None) -> str:

@@ -9,6 +9,8 @@ from testproject.shop.models import Order
 
 from .history import History
 
+STORY_LINES = 30
+
 
 @dataclass
 class Evidence:
@@ -47,14 +49,21 @@ class Evidence:
         return {line["id"] for line in self.history.events("finished")}
 
     def story(self, subject):
-        """All that is known of a job, a mark, a lock or a schedule, line by line."""
-        subjects = {subject, *self.enqueued.get(subject, ()), *self.seen.get(subject, ())}
-        lines = [line for line in self.history.lines
-                 if any(self.history.names(line, one) for one in subjects)]  # fmt: skip
-        rows = [self.jobs[one] for one in subjects if one in self.jobs]
-        rows += [fire for fire in self.fires if fire["schedule"] == subject]
-        rows += [lock for lock in self.locks if lock["name"] == subject]
-        return [*map(str, lines), *(f"row: {row}" for row in rows)]
+        """What is known of a job, a mark, a lock, a schedule or a process, line by line."""
+        subjects = self._ids_and_marks(subject)
+        told = [self.history.tell(line, subjects) for line in self.history.lines
+                if self.history.is_about(line, subjects)]  # fmt: skip
+        rows = [("job", self.jobs[one]) for one in subjects if one in self.jobs]
+        rows += [("fire", fire) for fire in self.fires
+                 if fire["job_id"] in subjects or fire["schedule"] == subject]  # fmt: skip
+        rows += [("lock", lock) for lock in self.locks if lock["name"] == subject]
+        told += [f"the row of the {what}: {_in_words(row)}" for what, row in rows]
+        return _shortened(told)
+
+    def _ids_and_marks(self, subject):
+        """A job goes by its id and by its mark."""
+        ids = {subject, *self.enqueued.get(subject, ()), *self.seen.get(subject, ())}
+        return ids | {mark for mark, seen in self.seen.items() if not ids.isdisjoint(seen)}
 
 
 def gather(journal_path):
@@ -68,6 +77,18 @@ def gather(journal_path):
         set(Order.objects.values_list("item", flat=True)),
         sql.engine().clock(),
     )
+
+
+def _in_words(row):
+    return ", ".join(f"{name} {value}" for name, value in row.items() if value not in (None, ""))
+
+
+def _shortened(lines):
+    """The beginning and the end of a long story."""
+    if len(lines) <= 2 * STORY_LINES:
+        return lines
+    between = f"... {len(lines) - 2 * STORY_LINES} lines ..."
+    return [*lines[:STORY_LINES], between, *lines[-STORY_LINES:]]
 
 
 def _ids_by_mark(pairs):

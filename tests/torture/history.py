@@ -3,7 +3,8 @@
 A line is one append, so the order of the lines is an order of events that no clock can upset: what
 is written before another line happened before whatever that line was written after. What a
 process was asked is written before, what came of it after; a process that is killed in between
-leaves a question without an answer.
+leaves a question without an answer, and one that is killed while it writes the beginning of a line,
+which counts as not written.
 """
 
 import itertools
@@ -18,6 +19,8 @@ from pathlib import Path
 JOURNAL = "TORTURE_JOURNAL"  # the environment variable with its path
 ENDING = ("ack", "keep", "fail")  # the verbs after which a job never runs again
 GIVING_BACK = ("retry", "release")
+BEGINNING = '{"event"'  # of a line, and of nothing inside it
+SAID_FIRST = ("event", "at", "pid", "call")
 
 
 class Journal:
@@ -80,7 +83,7 @@ class Verb:
     asked_at: float
     answered: int | None
     matched: bool | None
-    seconds: float | None  # what a heartbeat or a renewal asked for
+    seconds: float | None  # what a heartbeat, a renewal or a retry asked for
     inside: bool  # a transaction, so that even what matched may have been undone
 
     def lapses_at(self, before):
@@ -96,6 +99,7 @@ class Taking:
     """An acquisition of a lock."""
 
     name: str
+    owner: str
     token: int
     ttl: float
     asked: int
@@ -112,7 +116,10 @@ class History:
 
     @classmethod
     def read(cls, path):
-        return cls(map(json.loads, Path(path).read_text().splitlines()))
+        lines = Path(path).read_text().splitlines(keepends=True)
+        # Where a line was not ended, the next one follows it on the same.
+        whole = (line[line.rfind(BEGINNING) :] for line in lines if line.endswith("\n"))
+        return cls(map(json.loads, whole))
 
     def events(self, *names):
         return [line for line in self.lines if line["event"] in names]
@@ -154,8 +161,8 @@ class History:
     def takings(self):
         """Of each lock its acquisitions, by token."""
         found = [
-            Taking(line["name"], answer["token"], line["seconds"], asked, line["at"],
-                   answered, answer["at"])
+            Taking(line["name"], line["owner"], answer["token"], line["seconds"], asked,
+                   line["at"], answered, answer["at"])
             for asked, line, answered, answer in self._calls("take_lock")
             if answer is not None and answer["token"] is not None
         ]  # fmt: skip
@@ -171,12 +178,35 @@ class History:
         )  # fmt: skip
         return _by(lambda verb: verb.subject, found)
 
+    @cached_property
+    def begun(self):
+        """The processes (by pid) that came to their work: from then on they mind signals."""
+        return {line["pid"] for line in self.events("asked", "enqueued")}
+
+    @cached_property
+    def process_names(self):
+        """Of each process (by pid) the name that it was started under."""
+        return {line["process"]: line["name"] for line in self.events("started")}
+
     @staticmethod
-    def names(line, subject):
-        """Whether a line is about a job (by its id), a mark, a lock or a schedule."""
+    def is_about(line, subjects):
+        """Whether a line is about any of them: ids of jobs, marks, or the name of a lock, a
+        schedule or a process."""
         values = [line.get(word) for word in ("id", "mark", "name", "schedule")]
         values += line.get("ids", []) + line.get("marks", [])
-        return subject in values + [job["id"] for job in line.get("jobs", [])]
+        return not subjects.isdisjoint([*values, *(job["id"] for job in line.get("jobs", []))])
+
+    def tell(self, line, subjects):
+        """A line for people: of many jobs, only those that are among the subjects."""
+        seconds, pid = line["at"] - self.lines[0]["at"], line["pid"]
+        said = {word: value for word, value in line.items() if word not in SAID_FIRST}
+        for word in {"ids", "marks"} & said.keys():
+            said[word] = [*subjects.intersection(said[word]), f"of {len(said[word])}"]
+        if "jobs" in said:
+            said["jobs"] = [job for job in said["jobs"] if job["id"] in subjects]
+        words = ", ".join(f"{word} {value}" for word, value in said.items() if value is not None)
+        who = f"{self.process_names.get(pid, 'the run')} ({pid})"
+        return f"{seconds:9.3f} s  {who}  {line['event']}  {words}"
 
 
 def _of_each_job(asked, line, answered, answer):

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 from django.db import connections, transaction
 
-from django_alkstore import queues, schedules, specs, sql
-from django_alkstore.queues import ClaimedJob
-from django_alkstore.schedules import Scheduler
+from django_alkstore import queues, scheduler, specs, sql
+from django_alkstore.queues import ClaimedJob, Outcome
+from django_alkstore.scheduler import Scheduler
 from django_alkstore.surroundings import Surroundings, drop
 
 from . import rules, scenarios
@@ -38,6 +38,14 @@ def planted(name):
     """The fault is at work in this process inside the block."""
     with MUTANTS[name].plant():
         yield
+
+
+def listed():
+    """A line for each, to print: its name, the rule that it breaks, and where it can be made."""
+    width = max(map(len, MUTANTS))
+    for name, mutant in MUTANTS.items():
+        where = "" if mutant.on == EVERYWHERE else f"  ({', '.join(mutant.on)})"
+        yield f"{name:<{width}}  {mutant.rule.__name__.replace('_', ' ')}{where}"
 
 
 def reworded(*changes):
@@ -83,12 +91,19 @@ def move_unlocked(self, pick, change, before, after, params):
     return rows
 
 
-_claim, _insert, _take_lock = sql.Engine.claim, sql.Engine.insert, sql.Engine.take_lock
+_claim, _insert = sql.Engine.claim, sql.Engine.insert
+_take_lock, _renew_lock = sql.Engine.take_lock, sql.Engine.renew_lock
 
 
 def claim_and_ack(self, queue, worker_id, token, limit):
     rows = _claim(self, queue, worker_id, token, limit)
     self.ack(token, [row[0] for row in rows])
+    return rows
+
+
+def claim_and_keep(self, queue, worker_id, token, limit):
+    rows = _claim(self, queue, worker_id, token, limit)
+    self.keep(token, [row[0] for row in rows])
     return rows
 
 
@@ -111,6 +126,23 @@ def insert_on_commit(self, job, besides=""):
 
 def take_for_long(self, name, owner, ttl):
     return _take_lock(self, name, owner, 1000 * ttl)
+
+
+def renew_for_long(self, name, owner, token, ttl):
+    return _renew_lock(self, name, owner, token, 1000 * ttl)
+
+
+def hand_over_but_no_exit(job, call, surroundings):
+    """Only what is an Exception stays in here."""
+    try:
+        surroundings.call(call, job)
+    except Exception as exc:
+        return Outcome(job, exc)
+    return Outcome(job)
+
+
+def tick_without_renewing(self):
+    return self.tick()
 
 
 def restore_with_a_commit(self):
@@ -170,6 +202,13 @@ MUTANTS = {
     "heartbeat_that_holds_nothing": Mutant(
         reworded(("HEARTBEAT", "{extended}", "{now}")),
         rules.claims_do_not_overlap, scenarios.another_claims_after_a_beat),
+    "early_retry": Mutant(
+        reworded(("RETRY_LATER", "state = 'scheduled'", "state = 'ready'")),
+        rules.nothing_runs_before_its_time, scenarios.it_is_retried_later),
+    "sweep_before_the_time": Mutant(
+        reworded(("DUE_JOBS", "due_at <= {now}", "(due_at <= {now} OR state = 'scheduled')"),
+                 ("SWEEP_PICK", "due_at <= {now}", "(due_at <= {now} OR state = 'scheduled')")),
+        rules.nothing_runs_before_its_time, scenarios.it_is_delayed),
     "acked_jobs_come_back": Mutant(
         reworded(("ACK", "DELETE FROM django_alkstore_job",
                   "UPDATE django_alkstore_job SET state = 'ready', claim_token = NULL")),
@@ -187,6 +226,9 @@ MUTANTS = {
     # nothing is lost, nothing leaks
     "ack_before_delivery": Mutant(
         replaced(sql.Engine, "claim", claim_and_ack),
+        rules.every_committed_job_is_delivered_or_dead, scenarios.a_delivery_fails_once),
+    "keep_before_delivery": Mutant(
+        replaced(sql.Engine, "claim", claim_and_keep),
         rules.every_committed_job_is_delivered_or_dead, scenarios.a_delivery_fails_once),
     "enqueue_on_commit": Mutant(
         replaced(sql.Engine, "insert", insert_on_commit),
@@ -207,13 +249,16 @@ MUTANTS = {
         reworded(("DUE_JOBS", "due_at <= {now}", "due_at <= {now} AND state <> 'running'"),
                  ("SWEEP_PICK", "due_at <= {now}", "due_at <= {now} AND state <> 'running'")),
         rules.every_live_job_comes_to_an_end, scenarios.claims_lapse_in_turn),
+    "exit_of_a_delivery_ends_its_worker": Mutant(
+        replaced(queues, "hand_over", hand_over_but_no_exit),
+        rules.processes_end_only_when_told, scenarios.a_delivery_exits),
     "a_key_for_each_attempt": Mutant(
         replaced(ClaimedJob, "idempotency_key",
                  property(lambda job: f"{job.queue}:{job.id}:{job.attempts}")),
         rules.keys_are_stable, scenarios.a_delivery_fails_once),
     # boundaries
     "tick_in_two_transactions": Mutant(
-        replaced(schedules, "transaction", NO_TRANSACTION),
+        replaced(scheduler, "transaction", NO_TRANSACTION),
         rules.each_boundary_has_one_fire_and_one_job, scenarios.a_tick_is_cut_off),
     "ledger_unread": Mutant(
         replaced(sql.Engine, "fired", lambda *args: set()),
@@ -224,6 +269,13 @@ MUTANTS = {
     "boundaries_drift": Mutant(
         replaced(specs.Every, "due", due_with_drift),
         rules.missing_boundaries_are_recorded_as_skipped, scenarios.a_schedule_is_far_behind),
+    "lapsed_lease_is_never_free": Mutant(
+        reworded(("LOCK_FREE", "expires_at <= {now}", "FALSE"),
+                 ("LOCK_PICK", "expires_at <= {now}", "FALSE")),
+        rules.missing_boundaries_are_recorded_as_skipped, scenarios.a_leader_dies),
+    "tick_without_renewing": Mutant(
+        replaced(Scheduler, "_renew_and_tick", tick_without_renewing),
+        rules.a_replaced_leader_fires_nothing, scenarios.a_replaced_leader_goes_on),
     # locks
     "renewal_by_name": Mutant(
         reworded(("LOCK_RENEW", BY_OWNER, "")),
@@ -241,4 +293,7 @@ MUTANTS = {
     "lock_for_too_long": Mutant(
         replaced(sql.Engine, "take_lock", take_for_long),
         rules.no_lock_outlives_its_lease, scenarios.a_holder_dies),
+    "renewal_for_too_long": Mutant(
+        replaced(sql.Engine, "renew_lock", renew_for_long),
+        rules.no_lock_outlives_its_lease, scenarios.a_holder_renews_and_dies),
 }  # fmt: skip

@@ -1,13 +1,15 @@
 """What happens to a run: a plan drawn from the seed, and the hands that carry it out.
 
-The plan is the same for the same seed; what it meets is not.
+The plan is the same for the same seed; what it meets is not. A deed is written down once it is
+done; one that could not be, as its session was broken just then, say, is written down as left.
 """
 
 import random
 import signal
 import subprocess
 import threading
-from contextlib import suppress
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from django.db import connection, connections, transaction
@@ -15,12 +17,18 @@ from django.db import connection, connections, transaction
 from django_alkstore.models import Job, Lock, Schedule
 from django_alkstore.names import SCHEDULER_LOCK
 
+from .drawing import drawn
+
 LEASE = 2.0  # of tests.torture.settings
+LONGEST = 2 * LEASE
 PACE = 0.8  # seconds from one deed to the next, on average
-RESTART = ["pg_ctlcluster", "--skip-systemctl-redirect", "15", "main", "restart"]
-WEIGHTS = {
-    "kill": 5, "freeze": 5, "deploy": 2, "sever": 4, "hold_jobs": 2, "hold_schedules": 1,
-    "hold_lease": 1, "hold_all": 2,
+RESTART_PATIENCE = 120.0
+DEEDS = {  # what, and to which kind of process if to any: its share
+    ("kill", "scheduler"): 2, ("kill", "worker"): 3, ("kill", "producer"): 1,
+    ("freeze", "scheduler"): 2, ("freeze", "worker"): 3, ("freeze", "producer"): 1,
+    ("deploy", "scheduler"): 1, ("deploy", "worker"): 1, ("deploy", "producer"): 1,
+    ("sever", None): 4, ("hold_jobs", None): 2, ("hold_schedules", None): 1,
+    ("hold_lease", None): 1, ("hold_all", None): 2,
 }  # fmt: skip
 
 
@@ -30,17 +38,23 @@ class Deed:
 
     at: float
     what: str
-    target: float
-    seconds: float
+    whom: str | None = None
+    target: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def name(self):
+        return f"{self.what} a {self.whom}" if self.whom else self.what.replace("_", " ")
 
 
 def plan(seed, seconds):
-    """The deeds of a run."""
+    """The deeds of a run: each kind in its share, in an order and at times drawn from the seed."""
     chance = random.Random(seed)
+    kinds = drawn(chance, DEEDS)
     deeds, at = [], chance.expovariate(1 / PACE)
     while at < seconds:
-        (what,) = chance.choices(list(WEIGHTS), WEIGHTS.values())
-        deeds.append(Deed(at, what, chance.random(), chance.uniform(0, 2 * LEASE)))
+        what, whom = next(kinds)
+        deeds.append(Deed(at, what, whom, chance.random(), chance.uniform(0, LONGEST)))
         at += chance.expovariate(1 / PACE)
     return deeds
 
@@ -48,20 +62,21 @@ def plan(seed, seconds):
 class Nemesis:
     """Carries a plan out; all is let go when ``stop`` is set."""
 
-    def __init__(self, supervisor, journal):
+    def __init__(self, supervisor, journal, restart=None):
         self.supervisor = supervisor
         self.journal = journal
+        self.restart = restart
         self.stop = threading.Event()
         self.threads = []
 
-    def carry_out(self, deeds):
-        waited = 0.0
+    def carry_out(self, deeds, seconds):
+        """Each deed at its time, or as soon as the one before it is done."""
+        begun = time.monotonic()
         for deed in deeds:
-            self.stop.wait(deed.at - waited)
-            waited = deed.at
-            with suppress(Exception):  # what cannot be done just now is left, and not counted
+            self.stop.wait(begun + deed.at - time.monotonic())
+            with self._attempt(deed):
                 getattr(self, deed.what)(deed)
-                self.journal.write("deed", deed=deed.what, seconds=deed.seconds)
+        self.stop.wait(begun + seconds - time.monotonic())
         connections.close_all()
 
     def let_go(self):
@@ -73,77 +88,119 @@ class Nemesis:
     # -- deeds ----------------------------------------------------------------------------------
 
     def kill(self, deed):
-        self.supervisor.signal(self._victim(deed), signal.SIGKILL)
+        self._signal(deed, signal.SIGKILL)
+        self._done(deed)
 
     def deploy(self, deed):
-        self.supervisor.signal(self._victim(deed), signal.SIGTERM)
+        self._signal(deed, signal.SIGTERM)
+        self._done(deed)
 
     def freeze(self, deed):
-        process = self.supervisor.signal(self._victim(deed), signal.SIGSTOP)
-        self._beside(lambda: self._thaw(process, deed.seconds))
+        process = self._signal(deed, signal.SIGSTOP)
+        self._beside(deed, lambda: self._thaw(process, deed))
 
     def sever(self, deed):
-        """Break a session at the server; SQLite has none."""
+        """Break a session at the server."""
         sessions = self._sessions()
         self._end_session(sessions[int(deed.target * len(sessions))])
+        self._done(deed)
 
     def hold_jobs(self, deed):
-        self._beside(lambda: self._hold(Job.objects.order_by("-id")[:5], deed.seconds))
+        self._beside(deed, lambda: self._hold(Job.objects.order_by("-id")[:5], deed))
 
     def hold_schedules(self, deed):
-        self._beside(lambda: self._hold(Schedule.objects.order_by("id")[:1], deed.seconds))
+        self._beside(deed, lambda: self._hold(Schedule.objects.order_by("id")[:1], deed))
 
     def hold_lease(self, deed):
-        leases = Lock.objects.filter(name=SCHEDULER_LOCK)
-        self._beside(lambda: self._hold(leases, deed.seconds))
+        self._beside(deed, lambda: self._hold(Lock.objects.filter(name=SCHEDULER_LOCK), deed))
 
     def hold_all(self, deed):
         """Every job there is."""
-        self._beside(lambda: self._hold(Job.objects.order_by("id"), deed.seconds))
+        self._beside(deed, lambda: self._hold(Job.objects.order_by("id"), deed))
 
     def restart_server(self, deed):
-        subprocess.run(RESTART, check=True, timeout=60)
+        before = self._started_at()
+        connections.close_all()
+        with self.supervisor.log.open("ab") as log:
+            subprocess.run(self.restart, check=True, timeout=RESTART_PATIENCE,
+                           stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # fmt: skip
+        if self._started_at() == before:
+            raise LeftUndone("the server that it restarts is another")
+        self._done(deed)
 
     # -- hands ----------------------------------------------------------------------------------
 
-    def _victim(self, deed):
-        names = sorted(self.supervisor.argvs)
-        return names[int(deed.target * len(names))]
+    @contextmanager
+    def _attempt(self, deed):
+        try:
+            yield
+        except Exception as exc:
+            self.journal.write("left", deed=deed.name, error=f"{type(exc).__name__}: {exc}")
+            connections.close_all()  # a broken one would fail all that follow
 
-    def _beside(self, call):
-        thread = threading.Thread(target=call, daemon=True)
+    def _done(self, deed, seconds=None):
+        self.journal.write("deed", deed=deed.name, seconds=seconds)
+
+    def _signal(self, deed, signum):
+        names = [name for name in sorted(self.supervisor.argvs) if name.startswith(deed.whom)]
+        name = names[int(deed.target * len(names))]
+        process = self.supervisor.signal(name, signum)
+        if process is None:
+            raise LeftUndone(f"{name} has just ended")
+        return process
+
+    def _beside(self, deed, call):
+        def run():
+            with self._attempt(deed):
+                call()
+            connections.close_all()
+
+        thread = threading.Thread(target=run, daemon=True)
         self.threads.append(thread)
         thread.start()
 
-    def _thaw(self, process, seconds):
-        self.stop.wait(seconds)
+    def _thaw(self, process, deed):
+        waited = self._wait(deed.seconds)
         process.send_signal(signal.SIGCONT)
+        self._done(deed, waited)
 
-    def _hold(self, rows, seconds):
-        try:
-            with suppress(Exception), transaction.atomic():  # its own session may be broken
-                list(rows.select_for_update().values_list("id"))
-                self.stop.wait(seconds)
-        finally:
-            connections.close_all()
+    def _hold(self, rows, deed):
+        """Hold the locks of the rows; on SQLite, the one write lock."""
+        with transaction.atomic():
+            if not list(rows.select_for_update().values_list("id")):
+                raise LeftUndone("there is no such row")
+            waited = self._wait(deed.seconds)
+        self._done(deed, waited)
+
+    def _wait(self, seconds):
+        began = time.monotonic()
+        self.stop.wait(seconds)
+        return time.monotonic() - began
+
+    def _started_at(self):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_postmaster_start_time()")
+            return cursor.fetchone()[0]
 
     def _sessions(self):
         with connection.cursor() as cursor:
-            if connection.vendor == "postgresql":
-                cursor.execute(
-                    "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-                    " AND pid <> pg_backend_pid() ORDER BY pid"
-                )
-            else:
-                cursor.execute(
-                    "SELECT id FROM information_schema.processlist WHERE db = DATABASE()"
-                    " AND id <> CONNECTION_ID() ORDER BY id"
-                )
+            cursor.execute(SESSIONS[connection.vendor])
             return [id for (id,) in cursor.fetchall()]
 
     def _end_session(self, id):
         with connection.cursor() as cursor:
-            if connection.vendor == "postgresql":
-                cursor.execute("SELECT pg_terminate_backend(%s)", [id])
-            else:
-                cursor.execute(f"KILL {id}")
+            cursor.execute(END_SESSION[connection.vendor], [id])
+
+
+SESSIONS = {
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+    " AND pid <> pg_backend_pid() ORDER BY pid",
+    "mysql": "SELECT id FROM information_schema.processlist WHERE db = DATABASE()"
+    " AND id <> CONNECTION_ID() ORDER BY id",
+}
+NEEDS_A_SERVER = ("sever",)
+END_SESSION = {"postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL %s"}
+
+
+class LeftUndone(Exception):
+    """A deed that cannot be done just now."""

@@ -62,7 +62,7 @@ def _of_one(journal, name):
     plain = getattr(Engine, name)
 
     def verb(engine, id, token, *args):
-        seconds = args[0] if name == "heartbeat" else None
+        seconds = args[0] if name in ("heartbeat", "retry") else None
         call = _ask(journal, engine, name, token=token, ids=[id], seconds=seconds)
         result = plain(engine, id, token, *args)
         _answer(journal, call, name, 1 if result else 0, ids=[id])
@@ -75,7 +75,7 @@ def _takes(journal, name):
     plain = getattr(Engine, name)
 
     def take_lock(engine, lock, owner, ttl):
-        call = _ask(journal, engine, name, name=lock, seconds=ttl)
+        call = _ask(journal, engine, name, name=lock, owner=owner, seconds=ttl)
         token = plain(engine, lock, owner, ttl)
         if token is not None:
             journal.write("answered", call=call, verb=name, name=lock, token=token)

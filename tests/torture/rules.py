@@ -4,22 +4,25 @@ A rule says only what the evidence proves. Where a process was killed between a 
 answer, or a transaction may have been undone, nobody knows, and no fault is made of it.
 """
 
+import signal
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
 from django_alkstore.specs import parse_spec
 
 from .history import ENDING, GIVING_BACK
-from .parties.acts import LEAKED
+from .parties.acts import LEAKED, be_killed_once
 
 CLOCK_SLACK = 0.05  # between the clock of the processes and the server's, on one host
 FAR_AHEAD = timedelta(seconds=1)
+ENDED_BY_THE_SECOND_SIGTERM = 128 + signal.SIGTERM
+KILLING = be_killed_once.__name__
 
 
 class Fault(NamedTuple):
-    """A sentence, and the job, mark, lock or schedule whose story explains it."""
+    """A sentence, and the job, mark, lock, schedule or process whose story explains it."""
 
     sentence: str
     subject: object
@@ -42,15 +45,17 @@ def every_committed_job_is_delivered_or_dead(evidence):
         for id in ids:
             yield from _unless_settled(evidence, id, mark)
     for fire in evidence.fires:
-        yield from _unless_settled(evidence, fire["job_id"], fire["schedule"])
+        if fire["job_id"] is not None:
+            yield from _unless_settled(evidence, fire["job_id"], fire["schedule"])
     for id, row in evidence.jobs.items():
         if row["state"] == "dead" and not row["last_error"]:
             yield Fault(f"job {id} is dead without a reason", id)
 
 
 def _unless_settled(evidence, id, what):
-    if id not in evidence.finished and id not in evidence.jobs:
-        yield Fault(f"job {id} of {what} is gone, and nobody finished it", id)
+    state = evidence.jobs[id]["state"] if id in evidence.jobs else "gone"
+    if id not in evidence.finished and state in ("gone", "done"):
+        yield Fault(f"job {id} of {what} is {state}, and nobody finished it", id)
 
 
 def nothing_rolled_back_is_seen(evidence):
@@ -74,6 +79,25 @@ def every_live_job_comes_to_an_end(evidence):
     for id, row in evidence.jobs.items():
         if row["state"] in ("ready", "scheduled", "running"):
             yield Fault(f"job {id} is still {row['state']}", id)
+
+
+def processes_end_only_when_told(evidence):
+    """Neither what a delivery does nor a lost database ends a worker, or keeps one from ending."""
+    history = evidence.history
+    killers = {line["pid"] for line in history.events("entered") if line["act"] == KILLING}
+    for line in history.events("ended"):
+        process, name, code = line["process"], line["name"], line["code"]
+        if process in history.begun and not _ended_well(code, line["told"], process in killers):
+            told = f"told {line['told']}" if line["told"] else "and nobody told it to"
+            yield Fault(f"{name} (pid {process}) ended with {code}, {told}", name)
+
+
+def _ended_well(code, told, kills_itself):
+    if code == -signal.SIGKILL:
+        return kills_itself or signal.SIGKILL in told
+    if code == ENDED_BY_THE_SECOND_SIGTERM:
+        return told.count(signal.SIGTERM) > 1
+    return code == 0 and signal.SIGTERM in told
 
 
 # -- attempts -------------------------------------------------------------------------------------
@@ -125,7 +149,7 @@ def claims_do_not_overlap(evidence):
         for claim, following in pairwise(claims):
             own = [v for v in verbs if v.token == claim.token and v.asked < following.answered]
             if any(v.verb in (*ENDING, *GIVING_BACK) for v in own) or _let_lapse(
-                history, id, claim, following
+                history, id, claim.asked, following.answered
             ):
                 continue
             lapses_at = claim.asked_at + claim.visibility_timeout
@@ -136,10 +160,10 @@ def claims_do_not_overlap(evidence):
 
 
 def _let_lapse(history, subject, first, last):
-    """Whether somebody wrote down that he let it lapse before its time."""
+    """Whether somebody wrote down, between two lines, that he let it lapse before its time."""
     return any(
-        line["event"] == "let lapse" and history.names(line, subject)
-        for line in history.lines[first.asked : last.answered]
+        line["event"] == "let lapse" and history.is_about(line, {subject})
+        for line in history.lines[first:last]
     )
 
 
@@ -151,6 +175,28 @@ def what_has_ended_stays_ended(evidence):
         for claim in evidence.history.claims.get(id, ()):
             if ends and claim.asked > ends[0].answered:
                 yield Fault(f"job {id} was claimed after its {ends[0].verb}", id)
+
+
+def nothing_runs_before_its_time(evidence):
+    """A delay, and the pause before a retry, are waited for."""
+    history = evidence.history
+    for number, line in enumerate(history.lines):
+        if line["event"] == "enqueued" and line["id"] in evidence.seen.get(line["mark"], ()):
+            yield from _early(history, line["id"], number, line["since"] + line.get("delay", 0))
+    for id, verbs in history.verbs.items():
+        for verb in verbs:
+            if verb.verb == "retry" and verb.matched and not verb.inside:
+                yield from _early(history, id, verb.answered, verb.asked_at + verb.seconds)
+
+
+def _early(history, id, number, time):
+    """The first claim after a line, if it came before the time."""
+    for claim in history.claims.get(id, ()):
+        if claim.asked > number:
+            is_early = claim.answered_at < time - CLOCK_SLACK
+            if is_early and not _let_lapse(history, id, number, claim.answered):
+                yield Fault(f"job {id} was claimed before its time", id)
+            return
 
 
 def keys_are_stable(evidence):
@@ -176,12 +222,14 @@ def each_boundary_has_one_fire_and_one_job(evidence):
         jobs.setdefault((name, boundary), set()).add(id)
     fires = {}
     for fire in evidence.fires:
-        fires.setdefault((fire["schedule"], str(fire["boundary"])), []).append(fire["job_id"])
+        if fire["job_id"] is not None:  # else it says that its boundary was dropped
+            fires.setdefault((fire["schedule"], str(fire["boundary"])), []).append(fire["job_id"])
     for slot in sorted({*jobs, *fires}):
         found, recorded = sorted(jobs.get(slot, ())), sorted(fires.get(slot, ()))
         if found != recorded or len(recorded) != 1:
             name, boundary = slot
-            yield Fault(f"{name} at {boundary}: the jobs {found}, the fires {recorded}", name)
+            yield Fault(f"{name} at {boundary}: the jobs {found}, the fires {recorded}",
+                        max(found + recorded, default=name))  # fmt: skip
 
 
 def _scheduled_jobs(evidence):
@@ -195,6 +243,7 @@ def _scheduled_jobs(evidence):
 
 
 def missing_boundaries_are_recorded_as_skipped(evidence):
+    """And all that had passed when the nemesis was gone are in the ledger."""
     for line in evidence.history.events("scheduled"):
         row = evidence.schedules[line["schedule"]]
         interval = parse_spec(row["spec"]).interval
@@ -204,10 +253,27 @@ def missing_boundaries_are_recorded_as_skipped(evidence):
             if str(fire["boundary"]) != expected:
                 yield Fault(f"{row['name']} fired at {fire['boundary']}, not {expected}",
                             row["name"])  # fmt: skip
-            expected = str(fire["boundary"] + (1 + fire["skipped"]) * interval)
+            count = fire["skipped"] + (fire["job_id"] is not None)
+            expected = str(fire["boundary"] + count * interval)
         if str(row["next_fire_at"]) != expected:
             yield Fault(f"{row['name']} is to fire next at {row['next_fire_at']}, not {expected}",
                         row["name"])  # fmt: skip
+        for calm in evidence.history.events("calm"):
+            if row["next_fire_at"] <= datetime.fromisoformat(calm["now"]):
+                yield Fault(f"{row['name']} has not fired at {row['next_fire_at']}", row["name"])
+
+
+def a_replaced_leader_fires_nothing(evidence):
+    """Fires are numbered in the order of the leases that they were made under."""
+    takings = [taking for found in evidence.history.takings.values() for taking in found]
+    tokens = {taking.owner: taking.token for taking in takings}
+    latest = 0
+    for fire in sorted(evidence.fires, key=lambda fire: fire["id"]):
+        token = tokens.get(fire["leader"], latest)
+        if token < latest:
+            yield Fault(f"{fire['schedule']} at {fire['boundary']} was fired by a leader that had"
+                        " been replaced", fire["job_id"])  # fmt: skip
+        latest = max(latest, token)
 
 
 # -- locks ----------------------------------------------------------------------------------------
@@ -231,7 +297,7 @@ def no_lock_is_taken_before_it_lapses(evidence):
         for taking, following in pairwise(takings):
             own = [v for v in verbs if v.token == taking.token and v.asked < following.answered]
             if any(verb.verb == "release_lock" for verb in own) or _let_lapse(
-                evidence.history, name, taking, following
+                evidence.history, name, taking.asked, following.answered
             ):
                 continue
             lapses_at = taking.asked_at + taking.ttl
@@ -253,13 +319,16 @@ RULES = (
     every_committed_job_is_delivered_or_dead,
     nothing_rolled_back_is_seen,
     every_live_job_comes_to_an_end,
+    processes_end_only_when_told,
     attempts_stay_within_max,
     no_stale_verb_succeeds,
     claims_do_not_overlap,
     what_has_ended_stays_ended,
+    nothing_runs_before_its_time,
     keys_are_stable,
     each_boundary_has_one_fire_and_one_job,
     missing_boundaries_are_recorded_as_skipped,
+    a_replaced_leader_fires_nothing,
     no_stale_lock_verb_succeeds,
     no_lock_is_taken_before_it_lapses,
     no_lock_outlives_its_lease,

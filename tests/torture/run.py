@@ -1,26 +1,29 @@
 """A run from start to verdict, on the database that Django is connected to."""
 
 import time
-from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from django.db import connection, connections
 
+from django_alkstore import sql
 from django_alkstore.models import Job, Schedule
 
 from ..processes import database_url
+from .counting import counted, never_happened
 from .evidence import Evidence, gather
-from .history import Journal
-from .nemesis import Deed, Nemesis, plan
+from .history import History, Journal
+from .nemesis import NEEDS_A_SERVER, Deed, Nemesis, plan
 from .parties.producing import SCHEDULES, register
+from .restarting import restarts
 from .rules import check
 from .supervisor import SCHEDULERS, WORKERS, Supervisor, producers
 
-DRAIN_SECONDS = 90.0
+PATIENCE = 180.0  # for what must come: generous, as the machine may be busy with something else
 BEHIND = timedelta(seconds=200)  # more boundaries than a tick catches up with
 LIVE = ("ready", "scheduled", "running")
+FAULTS_SHOWN = 5
 
 
 @dataclass
@@ -28,54 +31,52 @@ class Verdict:
     """What a run came to."""
 
     seed: int
+    seconds: float
     evidence: Evidence
     faults: dict  # rule: its faults
-    counts: dict
-    refused: list  # processes that did not end by SIGTERM
 
     @property
     def holds(self):
-        return not any(self.faults.values()) and not self.refused
+        return not any(self.faults.values())
 
     def lines(self):
         """To print: what was counted, each rule, and the story of what breaks one."""
-        yield f"{connection.display_name}, seed {self.seed}"
-        yield ", ".join(f"{count} {what}" for what, count in self.counts.items())
+        yield f"{connection.display_name}, seed {self.seed}, {self.seconds:.0f} s"
+        for what, counts in counted(self.evidence).items():
+            yield f"  {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
+        yield f"  never happened: {', '.join(never_happened(self.evidence)) or 'nothing'}"
         for rule, faults in self.faults.items():
-            yield f"  {'BROKEN' if faults else 'holds'}  {rule.replace('_', ' ')}"
-            yield from (f"          {fault.sentence}" for fault in faults[:5])
-        yield from (f"  BROKEN  {name} did not end by SIGTERM" for name in self.refused)
-        yield from self.story()
+            yield f"  {'BROKEN' if faults else 'holds '}  {rule.replace('_', ' ')}"
+            yield from (f"          {fault.sentence}" for fault in faults[:FAULTS_SHOWN])
+        yield from self.stories()
         yield f"verdict: {'every promise held' if self.holds else 'BROKEN'}"
 
-    def story(self):
-        for faults in self.faults.values():
+    def stories(self):
+        """For each rule that is broken, the history of the one job that breaks it first."""
+        for rule, faults in self.faults.items():
             for fault in faults[:1]:
-                yield f"the story of {fault.subject} ({fault.sentence}):"
-                yield from (f"    {line}" for line in self.evidence.story(fault.subject))
-                return
+                yield f"the story of {fault.subject} ({rule.replace('_', ' ')}: {fault.sentence}):"
+                yield from (f"  {line}" for line in self.evidence.story(fault.subject))
 
 
-def run(seed, seconds, directory, mutant=None, restarts=()):
-    """Run for so many seconds, let everything come to rest, and judge."""
+def run(seed, seconds, directory, mutant=None, restart=None):
+    """Run for so many seconds, let everything come to rest, and judge.
+
+    ``restart``: the command that restarts the server, now and then.
+    """
     path = Path(directory) / "journal.jsonl"
     journal = Journal(path)
     prepare(journal)
-    deeds = plan(seed, seconds) + [Deed(at, "restart_server", 0, 0) for at in restarts]
     argvs = SCHEDULERS | WORKERS | producers(seed)
-    with Supervisor(argvs, Path(directory), database_url(), mutant) as supervisor:
-        until_all_work(path, supervisor)
-        nemesis = Nemesis(supervisor, journal)
-        begun = time.monotonic()
-        nemesis.carry_out(sorted(deeds, key=lambda deed: deed.at))
-        nemesis.stop.wait(begun + seconds - time.monotonic())
+    with Supervisor(argvs, Path(directory), database_url(), journal, mutant) as supervisor:
+        until(lambda: all_at_work(supervisor, path))
+        nemesis = Nemesis(supervisor, journal, restart)
+        nemesis.carry_out(deeds(seed, seconds, restart), seconds)
         nemesis.let_go()
-        refused = supervisor.retire([*producers(seed), *SCHEDULERS])
-        drain()
-        refused += supervisor.retire(list(WORKERS))
+        come_to_rest(supervisor, journal, seed)
     connections.close_all()
     evidence = gather(path)
-    return Verdict(seed, evidence, check(evidence), counts(evidence, supervisor), refused)
+    return Verdict(seed, seconds, evidence, check(evidence))
 
 
 def prepare(journal):
@@ -88,37 +89,36 @@ def prepare(journal):
         journal.write("scheduled", schedule=name, first=str(row.next_fire_at))
 
 
-def until_all_work(path, supervisor):
-    """Wait until jobs are being done, so that a short run is not over before it begins."""
-    deadline = time.monotonic() + 30
-    while '"finished"' not in path.read_text():
-        if time.monotonic() > deadline:
-            raise TimeoutError(supervisor.log.read_text()[-4000:])
-        time.sleep(0.05)
+def deeds(seed, seconds, restart):
+    """The plan as far as the database allows, with the restarts in it."""
+    found = plan(seed, seconds)
+    if connection.vendor == "sqlite":
+        found = [deed for deed in found if deed.what not in NEEDS_A_SERVER]
+    if restart is not None:
+        found += [Deed(at, "restart_server") for at in restarts(seconds)]
+    return sorted(found, key=lambda deed: deed.at)
 
 
-def drain():
-    """Wait, not for ever, until no job is left that time or a worker would change."""
-    deadline = time.monotonic() + DRAIN_SECONDS
-    while Job.objects.filter(state__in=LIVE).exists() and time.monotonic() < deadline:
+def come_to_rest(supervisor, journal, seed):
+    """Nothing is placed any more; wait, not for ever, until all that is due is fired and done."""
+    now = sql.engine().clock()
+    journal.write("calm", now=now)
+    supervisor.retire(producers(seed))
+    until(lambda: not Schedule.objects.filter(next_fire_at__lte=now).exists())
+    supervisor.retire(SCHEDULERS)
+    until(lambda: not Job.objects.filter(state__in=LIVE).exists())
+    supervisor.retire(WORKERS)
+
+
+def all_at_work(supervisor, path):
+    """Whether each process has begun, so that a short run is not over before it begins."""
+    history = History.read(path)
+    pids = {process.pid for process in supervisor.running.values()}
+    return pids <= history.begun and history.events("finished")
+
+
+def until(condition):
+    """Wait for it, but not for ever: the rules will say what did not come."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
-
-
-def counts(evidence, supervisor):
-    history = evidence.history
-    deeds = Counter(line["deed"] for line in history.events("deed"))
-    rows = Counter(row["state"] for row in evidence.jobs.values())
-    return {
-        "committed": len(evidence.orders),
-        "rolled back": sum(len(line["marks"]) for line in history.events("rolled back")),
-        "claims": sum(map(len, history.claims.values())),
-        "deliveries": len(history.events("entered")),
-        "finished": len(evidence.finished),
-        "dead": rows["dead"],
-        "fires": len(evidence.fires),
-        "skipped boundaries": sum(fire["skipped"] for fire in evidence.fires),
-        "takings of the lease": len(history.takings.get("__alkstore_scheduler", ())),
-        **dict(sorted(deeds.items())),
-        "killed by their job": supervisor.ends.count(-9),
-        "ended with an error": sum(code > 0 for code in supervisor.ends),
-    }

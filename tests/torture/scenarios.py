@@ -4,14 +4,16 @@ Every one ends with all jobs handed out and done, so that without a fault no rul
 """
 
 import contextlib
+import os
+import time
 from datetime import timedelta
 
 from django.db import DatabaseError, OperationalError, transaction
 from django.db.models import F
 
-from django_alkstore import lock, models, outbox, queue, schedule, sql
+from django_alkstore import LeadershipLost, lock, models, outbox, queue, schedule, sql
 from django_alkstore.queues import process
-from django_alkstore.schedules import Scheduler
+from django_alkstore.scheduler import Scheduler
 from testproject.shop.models import Order
 
 from ..pauses import Point, Stopped
@@ -36,9 +38,9 @@ def place(mark="it", act="fine", target=None, **options):
 
 
 def enqueue(mark, act="fine", target=None, **options):
-    target = target or queue("chores")
+    target, since = target or queue("chores"), time.monotonic()
     id = target.enqueue_tx({"mark": mark, "act": act}, backoff=0, **options)
-    journal().write("enqueued", id=id, mark=mark)
+    journal().write("enqueued", id=id, mark=mark, since=since, **options)
 
 
 def claim(worker="a"):
@@ -118,6 +120,18 @@ def another_claims_after_a_beat():
     hand_out_the_rest()
 
 
+def it_is_retried_later():
+    place()
+    claim().retry("again", delay=60)
+    hand_out_the_rest()
+
+
+def it_is_delayed():
+    place(delay=60)
+    claim()
+    hand_out_the_rest()
+
+
 def one_job_is_done():
     place()
     process(claim(), receive)
@@ -175,13 +189,28 @@ def a_transaction_is_left_open():
     in_threads(lambda: outbox("letters").run_once("a", receive))
 
 
+def a_delivery_exits():
+    place(act="leave", target=outbox("letters"), max_attempts=1)
+    with ends_as_a_process():
+        outbox("letters").run_once("a", receive)
+
+
+@contextlib.contextmanager
+def ends_as_a_process():
+    """Write down what the supervisor would of a worker that is left by SystemExit."""
+    try:
+        yield
+    except SystemExit as exc:
+        journal().write("ended", name="worker", process=os.getpid(), code=exc.code, told=[])
+
+
 # -- boundaries -----------------------------------------------------------------------------------
 
 
-def register(overdue):
-    row = schedule("nightly", "@every 1m", "reports", {"mark": None, "act": "fine"})
+def register(overdue, name="nightly"):
+    row = schedule(name, "@every 1m", "reports", {"mark": None, "act": "fine"})
     row.next_fire_at = sql.engine().clock() - overdue
-    models.Schedule.objects.update(next_fire_at=row.next_fire_at)
+    models.Schedule.objects.filter(name=name).update(next_fire_at=row.next_fire_at)
     journal().write("scheduled", schedule=row.name, first=str(row.next_fire_at))
 
 
@@ -213,6 +242,33 @@ def a_schedule_is_set_back():
 
 def a_schedule_is_far_behind():
     register(overdue=timedelta(hours=2))
+    Scheduler().tick()
+    hand_out_the_rest()
+
+
+def led_by_two_in_turn():
+    """The lease of the first has lapsed before it fired anything, and the second fires."""
+    register(overdue=timedelta(seconds=90))
+    first, second = Scheduler(), Scheduler()
+    first.lead()
+    let_lease_lapse(first.lease.name)
+    with contextlib.suppress(LeadershipLost):
+        second.lead()
+        second.pass_once()
+    return first
+
+
+def a_leader_dies():
+    led_by_two_in_turn()
+    journal().write("calm", now=sql.engine().clock())
+    hand_out_the_rest()
+
+
+def a_replaced_leader_goes_on():
+    first = led_by_two_in_turn()
+    register(overdue=timedelta(seconds=90), name="weekly")
+    with contextlib.suppress(LeadershipLost):
+        first.pass_once()
     Scheduler().tick()
     hand_out_the_rest()
 
@@ -261,3 +317,9 @@ def a_lock_is_taken_in_turn():
 
 def a_holder_dies():
     lock("till", ttl=1).acquire()
+
+
+def a_holder_renews_and_dies():
+    till = lock("till", ttl=1)
+    till.acquire()
+    till.renew()

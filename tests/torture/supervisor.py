@@ -1,4 +1,7 @@
-"""Starts the real commands of a run as processes, and starts again whatever ends, as systemd does."""
+"""Starts the real commands of a run as processes, and starts again whatever ends, as systemd does.
+
+It writes down what it starts, and how that ended and after which signals.
+"""
 
 import os
 import signal
@@ -16,13 +19,12 @@ MANAGE = [sys.executable, str(ROOT / "manage.py")]
 PRODUCE = [sys.executable, "-m", "tests.torture.parties.producing"]
 SCHEDULERS = {f"scheduler-{n}": [*MANAGE, "run_schedules"] for n in (1, 2)}
 WORKERS = {
-    "outbox-1": [*MANAGE, "run_outbox", "--grace", "2"],
-    "outbox-4": [*MANAGE, "run_outbox", "--grace", "2", "--concurrency", "4"],
-    "queue-2": [*MANAGE, "run_queue", "--grace", "2", "--concurrency", "2"],
+    "worker-outbox-1": [*MANAGE, "run_outbox", "--grace", "2"],
+    "worker-outbox-4": [*MANAGE, "run_outbox", "--grace", "2", "--concurrency", "4"],
+    "worker-queue-2": [*MANAGE, "run_queue", "--grace", "2", "--concurrency", "2"],
 }
 LOOK_SECONDS = 0.05
-END_SECONDS = 20.0
-START_SECONDS = 10.0
+END_SECONDS = 90.0  # generous: the machine may be busy with something else
 
 
 def producers(seed):
@@ -30,11 +32,12 @@ def producers(seed):
 
 
 class Supervisor:
-    """Processes by name. ``ends``: the exit codes of those that ended and were not told to."""
+    """Processes by name, each started again until it is retired."""
 
-    def __init__(self, argvs, directory, database_url, mutant=None):
+    def __init__(self, argvs, directory, database_url, journal, mutant=None):
         self.argvs = argvs
         self.log = directory / "processes.log"
+        self.journal = journal
         self.env = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.torture.settings",
@@ -45,9 +48,7 @@ class Supervisor:
         }
         self.lock = threading.Lock()
         self.running = {}
-        self.started = {}
-        self.told = set()
-        self.ends = []
+        self.told = {}  # process: the signals that were to end it
         self.closed = threading.Event()
         self.watch = threading.Thread(target=self._watch, daemon=True)
 
@@ -68,50 +69,53 @@ class Supervisor:
 
     def _start(self, name):
         with self.log.open("ab") as log:
-            self.running[name] = subprocess.Popen(
+            process = subprocess.Popen(
                 self.argvs[name], cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log,
             )  # fmt: skip
-        self.started[self.running[name]] = time.monotonic()
+        self.running[name] = process
+        self.told[process] = []
+        self.journal.write("started", name=name, process=process.pid)
 
     def _watch(self):
         while not self.closed.wait(LOOK_SECONDS):
             with self.lock:
                 for name, process in list(self.running.items()):
                     if process.poll() is not None:
-                        if process not in self.told:
-                            self.ends.append(process.returncode)
+                        self._write_end(name, process)
                         self._start(name)
 
+    def _write_end(self, name, process):
+        told = self.told.pop(process)
+        self.journal.write(
+            "ended", name=name, process=process.pid, code=process.returncode, told=told
+        )
+
     def signal(self, name, signum):
-        """Send a signal to the process that has the name now; the process."""
+        """Send a signal to the process that has the name now; None if it has just ended."""
         with self.lock:
             process = self.running.get(name)
-            if process is not None and process.poll() is None:
-                if signum in (signal.SIGKILL, signal.SIGTERM):
-                    self.told.add(process)
-                process.send_signal(signum)
-            return process
+            return process if process is not None and self._send(process, signum) else None
+
+    def _send(self, process, signum):
+        if process.poll() is not None:
+            return False
+        if signum in (signal.SIGKILL, signal.SIGTERM):
+            self.told[process].append(signum)
+        process.send_signal(signum)
+        return True
 
     def retire(self, names):
-        """Stop these for good with SIGTERM; the names of those that did not end well by it."""
+        """Stop these for good, with SIGTERM; what does not end by it is killed."""
         with self.lock:
             retired = {name: self.running.pop(name) for name in names}
-        for process in retired.values():
-            process.send_signal(signal.SIGTERM)
+            for process in retired.values():
+                self._send(process, signal.SIGTERM)
         deadline = time.monotonic() + END_SECONDS
-        return [name for name, process in retired.items() if not self._ends_well(process, deadline)]
-
-    def _ends_well(self, process, deadline):
-        code = _end(process, deadline)
-        # One that had just been started may not have come to where it minds the signal.
-        is_young = time.monotonic() - self.started[process] < START_SECONDS
-        return code == 0 or (code == -signal.SIGTERM and is_young)
-
-
-def _end(process, deadline):
-    try:
-        return process.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+        for name, process in retired.items():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._write_end(name, process)

@@ -1,3 +1,5 @@
+"""Cancelling by hand. A job that a worker has claimed is left to it, and counted as left alone."""
+
 from ...operations import CANCEL
 from ..selecting import SelectingCommand
 

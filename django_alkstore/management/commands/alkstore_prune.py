@@ -1,3 +1,8 @@
+"""Pruning by hand or by cron, beside the leading scheduler's: a batch at a time, resting in between.
+
+It may be stopped at any moment and run again; a dry run counts what is there, and takes no lock.
+"""
+
 from __future__ import annotations
 
 from argparse import ArgumentParser

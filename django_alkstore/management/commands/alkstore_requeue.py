@@ -1,3 +1,5 @@
+"""Requeueing by hand. Only what is dead when its turn comes is changed, so twice does no harm."""
+
 from ...operations import REQUEUE
 from ..selecting import SelectingCommand
 

@@ -1,3 +1,8 @@
+"""One snapshot on a terminal, for programs or as a probe: reads alone, whose cost has a bound.
+
+The exit code is 1 if, and only if, ``--check`` found something or the database cannot be asked.
+"""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,7 @@
+"""The worker over outboxes. Messages without a delivery in this process are left where they are, and
+it warns of them now and then.
+"""
+
 import logging
 
 from ...names import backing_queue

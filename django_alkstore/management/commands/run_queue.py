@@ -1,3 +1,7 @@
+"""The worker over queues. It claims of those alone that it has a handler for, so no job dies for want
+of one.
+"""
+
 from ...queues import Queue, queue
 from ...registry import handlers
 from ..base import WorkerCommand

@@ -1,3 +1,7 @@
+"""The scheduler as a process. Any number may run: one leads, and another takes over once its lease is
+free or has lapsed. A database that fails is waited for, but not with ``--once``, which ends.
+"""
+
 from __future__ import annotations
 
 import logging
@@ -8,7 +12,7 @@ from django.core.management.base import CommandError
 from django.db import Error, connections
 
 from ...exceptions import LeadershipLost
-from ...schedules import Scheduler, run_schedules
+from ...scheduler import Scheduler, run_schedules
 from ...shutdown import StopToken, stop_on_signals
 from ..base import DatabaseCommand
 

@@ -5,8 +5,9 @@ import random
 import signal
 import sys
 import time
+from contextlib import suppress
 
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from django_alkstore import LockHeld, PermanentError, RetryLater, lock
 from testproject.shop.models import Order
@@ -68,6 +69,10 @@ def leave(job):
     sys.exit(3)
 
 
+def interrupt(job):
+    raise KeyboardInterrupt
+
+
 def be_killed_once(job):
     if job.attempts == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -116,6 +121,17 @@ def leave_a_transaction_open(job):
     Order.objects.create(email=f"{job.id}@example.com", item=LEAKED)
 
 
+def leave_a_broken_transaction(job):
+    leave_a_transaction_open(job)
+    with suppress(DatabaseError):
+        connection.cursor().execute("SELECT no_such_column")
+
+
+def leave_autocommit_off(job):
+    connection.set_autocommit(False)
+    Order.objects.create(email=f"{job.id}@example.com", item=LEAKED)
+
+
 def close_the_connection(job):
     connection.close()
 
@@ -133,8 +149,9 @@ def write_and_fail(job):
 
 WEIGHTS = {
     fine: 60, fail: 3, fail_once: 8, raise_unprintable: 2, refuse: 2, ask_for_later: 3, leave: 2,
-    be_killed_once: 1, hang: 1, hang_then_ack: 1, hang_then_write_back: 2, give_back_once: 2,
-    beat: 1, hold_a_lock: 3, leave_a_transaction_open: 2, close_the_connection: 2,
+    interrupt: 1, be_killed_once: 1, hang: 1, hang_then_ack: 1, hang_then_write_back: 2,
+    give_back_once: 2, beat: 1, hold_a_lock: 3, leave_a_transaction_open: 2,
+    leave_a_broken_transaction: 2, leave_autocommit_off: 1, close_the_connection: 2,
     break_the_connection: 2, write_and_fail: 2,
 }  # fmt: skip
 ACTS = {act.__name__: act for act in WEIGHTS}

@@ -22,6 +22,7 @@ from django_alkstore import StopToken, outbox, queue, schedule
 from django_alkstore.shutdown import stop_on_signals
 from testproject.shop.models import Order
 
+from ..drawing import drawn
 from ..history import journal
 from .acts import WEIGHTS
 
@@ -32,12 +33,15 @@ class Producer:
     def __init__(self, name, seed, journal):
         self.random = random.Random(f"{name} {seed}")
         self.journal = journal
+        self.acts = drawn(self.random, WEIGHTS)
+        self.ways = drawn(self.random, self.WAYS)
         self.marks = (f"{name}-{os.getpid()}-{n}" for n in itertools.count())
 
     def place(self):
-        """One way to enqueue, picked by weight."""
-        (way,) = self.random.choices(list(self.WAYS), self.WAYS.values())
+        """One way to enqueue."""
+        way = next(self.ways)
         way(self)
+        self.journal.write("placed", way=way.__name__)
 
     # -- the ways -------------------------------------------------------------------------------
 
@@ -67,23 +71,21 @@ class Producer:
             some = [next(self.marks) for _ in range(self.random.randint(2, 20))]
             marks += some
             Order.objects.bulk_create(self.order(mark) for mark in some)
-            target, options = self.target(), self.options()
-            ids = target.enqueue_many([self.payload(mark) for mark in some], **options)
+            options, since = self.options(), time.monotonic()
+            ids = self.target().enqueue_many([self.payload(mark) for mark in some], **options)
             for id, mark in zip(ids, some, strict=True):
-                self.journal.write("enqueued", id=id, mark=mark, **options)
+                self.journal.write("enqueued", id=id, mark=mark, since=since, **options)
 
     def enqueue_alone(self):
         mark, options = next(self.marks), self.options()
         self.journal.write("placing", marks=[mark])
-        id = self.target().enqueue(self.payload(mark), **options)
-        self.journal.write("enqueued", id=id, mark=mark, **options)
+        self.enqueue(self.target().enqueue, mark, **options)
         self.journal.write("committed", marks=[mark])
 
     def cancel_one(self):
         mark = next(self.marks)
         self.journal.write("placing", marks=[mark])
-        id = queue("chores").enqueue(self.payload(mark), delay=5)
-        self.journal.write("enqueued", id=id, mark=mark, delay=5)
+        id = self.enqueue(queue("chores").enqueue, mark, delay=5)
         self.journal.write("committed", marks=[mark])
         cancelled = queue("chores").cancel(id)
         self.journal.write("cancelled", id=id, matched=cancelled)
@@ -115,8 +117,13 @@ class Producer:
         mark, options = next(self.marks), self.options()
         marks.append(mark)
         self.order(mark).save()
-        id = self.target().enqueue_tx(self.payload(mark), **options)
-        self.journal.write("enqueued", id=id, mark=mark, **options)
+        self.enqueue(self.target().enqueue_tx, mark, **options)
+
+    def enqueue(self, verb, mark, **options):
+        since = time.monotonic()
+        id = verb(self.payload(mark), **options)
+        self.journal.write("enqueued", id=id, mark=mark, since=since, **options)
+        return id
 
     def order(self, mark):
         return Order(email="ada@example.com", item=mark)
@@ -125,8 +132,7 @@ class Producer:
         return self.random.choice([outbox("letters"), outbox("parcels"), queue("chores")])
 
     def payload(self, mark):
-        (act,) = self.random.choices(list(WEIGHTS), WEIGHTS.values())
-        return {"mark": mark, "act": act.__name__}
+        return {"mark": mark, "act": next(self.acts).__name__}
 
     def options(self):
         pick = self.random.choice
