@@ -15,6 +15,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from . import conf, reads, registry, sql
+from .declared import declared_plans, is_superseded
+from .exceptions import AlreadyRegistered
 from .names import SCHEDULER_LOCK, backing_queue, outbox_of, shown_name
 
 COUNTED_UP_TO = 10_000
@@ -22,6 +24,10 @@ SCHEDULES_SHOWN = 200
 OLD_SECONDS = 300.0  # a job that has been ready for so long is worth a warning
 LATE_SECONDS = 30.0  # and so is a schedule that is so late
 MINUTES, HOURS = 60, 24
+SUPERSEDED = (
+    "The schedules that this code declares are older than those in force: if it is to stay, run "
+    "alkstore_schedules sync."
+)
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,7 @@ def snapshot(using: str | None = None) -> Snapshot:
     """Look at everything. Sends about ten statements, whatever number of queues there is."""
     engine = sql.engine(using)
     now = engine.clock()
-    trouble = _import_jobs()
+    trouble = _declarations(engine)
     queues = _queues(engine, now)
     schedules = _schedules(engine, now)
     leader = _leader(engine, now)
@@ -191,12 +197,17 @@ def is_well(using: str | None = None) -> str | None:
     return "schedules are late"
 
 
-def _import_jobs() -> list[str]:
-    """Which outboxes are served is known once the jobs modules are imported."""
+def _declarations(engine: sql.Engine) -> list[str]:
+    """Import the jobs modules, which say what outboxes are served and what schedules there are; what
+    is wrong with that."""
     try:
-        registry.autodiscover()
+        plans = declared_plans()
+    except AlreadyRegistered as exc:
+        return [f"A schedule is declared twice: {exc}"]
     except Exception as exc:
         return [f"A jobs module cannot be imported: {type(exc).__name__}: {exc}"]
+    if is_superseded(engine, plans):
+        return [SUPERSEDED]
     return []
 
 

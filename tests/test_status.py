@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from django_alkstore import reads, registry, sql
+from django_alkstore.declared import sync
 from django_alkstore.names import SCHEDULER_LOCK, backing_queue
 from django_alkstore.status import COUNTED_UP_TO, as_plain, is_well, problems, snapshot
 
@@ -300,3 +301,26 @@ def test_nothing_is_logged_by_looking(caplog):
     with caplog.at_level(logging.INFO, logger="django_alkstore"):
         snapshot()
     assert caplog.records == []
+
+
+def test_declared_schedules_that_a_newer_set_has_superseded_are_warned_of(settings):
+    old, new = ({"SCHEDULES": {"nightly": {"spec": f"@every {n}h", "queue": "a"}}} for n in (1, 2))
+    for declared in (old, new):
+        settings.ALKSTORE = declared
+        sync()
+        assert snapshot().warnings == []
+    settings.ALKSTORE = old
+    (warning,) = snapshot().warnings
+    assert "older than those in force" in warning
+    assert problems(snapshot()) == []  # a deployment that rolls on is no trouble for a probe
+
+
+def test_a_schedule_that_waits_for_its_job_is_not_late():
+    fire = FireFactory(schedule="waits", job_id=JobFactory(running=True).pk)
+    LockFactory(name=SCHEDULER_LOCK)
+    row = ScheduleFactory(name="waits", overlap="queue", next_fire_at=ago(3600))
+    assert snapshot().schedules[0].late_seconds > 3000
+    assert is_well() == "schedules are late"
+    type(row).objects.update(last_fired_at=fire.boundary)
+    assert snapshot().schedules[0].late_seconds == 0
+    assert is_well() is None
