@@ -168,7 +168,10 @@ class JobActions(Acts):
     def cancel(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         if "confirmed" in request.POST:
             return self._change(request, queryset, operations.CANCEL)
-        return self._ask_about(request, queryset, "cancel", "Cancel jobs that wait?")
+        note = (
+            "Cancelled jobs are dead, and a requeue brings them back. Running ones are left alone."
+        )
+        return self._ask_about(request, queryset, "cancel", "Cancel {}?", note=note)
 
     @admin.action(description="Change priority", permissions=["operate"])
     def set_priority(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
@@ -176,14 +179,16 @@ class JobActions(Acts):
         if form.is_valid():
             verb = operations.priority_verb(form.cleaned_data["priority"])
             return self._change(request, queryset, verb)
-        return self._ask_about(request, queryset, "set_priority", "Change the priority", form=form)
+        title = "Change the priority of {}"
+        return self._ask_about(request, queryset, "set_priority", title, form=form)
 
     def _ask_about(
         self, request: HttpRequest, queryset: QuerySet, action: str, title: str, **context: Any
     ) -> HttpResponse:
         ids = self._selected(request, queryset)
-        rows = [f"{jobs(len(ids))}: {listed(ids)}"]
-        return self._ask(request, action, title, rows, **context)
+        rows = [str(job) for job in self.get_queryset(request).filter(pk__in=ids[:NAMED])]
+        more = [f"and {len(ids) - NAMED:,} more"] if len(ids) > NAMED else []
+        return self._ask(request, action, title.format(jobs(len(ids))), rows + more, **context)
 
     def _change(
         self, request: HttpRequest, queryset: QuerySet, verb: operations.Verb
@@ -275,10 +280,10 @@ class LockActions(Acts):
     def release(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         locks = self._rows(request, queryset)
         if "confirmed" not in request.POST:
-            title = "Release locks? Who holds one is not told, and may go on working."
+            note = "Who holds one is not told, and may go on working."
             rows = [f"{lock.name}, held by {lock.owner or 'nobody'}" for lock in locks]
             seen = [f"{lock.pk}:{lock.token}" for lock in locks]
-            return self._ask(request, "release", title, rows, seen=seen)
+            return self._ask(request, "release", "Release locks?", rows, note=note, seen=seen)
         for lock in locks:
             self._release(request, lock)
         return self._back(request)

@@ -45,7 +45,7 @@ from .words import (
     NEVER,
     payload_text,
     preformatted,
-    seconds_until,
+    shown_age,
     shown_due,
     shown_instant,
     shown_span,
@@ -139,6 +139,17 @@ class JobAdmin(ReadOnly, JobActions):
                                  instant("scheduled_for")]}),
     ]  # fmt: skip
 
+    leads_to = {"schedule_link": "view_schedule", "fire_link": "view_fire"}
+
+    def get_fieldsets(self, request: HttpRequest, obj: Job | None = None) -> list[tuple]:
+        """Without what tells of rows that the user may not look at."""
+        user, app = request.user, self.opts.app_label
+        hidden = [name for name, of in self.leads_to.items() if not user.has_perm(f"{app}.{of}")]
+        return [
+            (title, {"fields": [name for name in options["fields"] if name not in hidden]})
+            for title, options in self.fieldsets
+        ]
+
     def get_queryset(self, request: HttpRequest) -> models.QuerySet:
         return super().get_queryset(request).defer("payload", "last_error", "last_traceback")
 
@@ -181,7 +192,7 @@ class JobAdmin(ReadOnly, JobActions):
 
     @admin.display
     def age(self, job: Job) -> str:
-        return shown_span(-seconds_until(job.created_at))
+        return shown_age(job.created_at)
 
     @admin.display(description="payload")
     def payload_json(self, job: Job) -> str:

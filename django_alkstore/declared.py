@@ -1,23 +1,27 @@
 """Schedules that are declared, in ``ALKSTORE["SCHEDULES"]`` or above a handler, put in force as a set.
 
 Those of the set are added or changed, and declared ones that are not in it any more are deleted;
-schedules made by hand are never touched. A set that has been superseded by a newer one is not put
-in force again by a leader, so that old and new code can run side by side while a deployment rolls
-on. The limit: to go back to older code is no news to it, and is said with ``alkstore_schedules
-sync``.
+schedules made by hand are never touched. Every scheduler says each minute which set it has. One that
+leads puts its own in force, unless a newer one is in use: so old and new code can run side by side
+while a deployment rolls on. The limit: the newer set is the one that was first seen later, so after a
+step back to older code the older set is in force only when the newer one has not been in use for
+``ROLLING_SECONDS``, or at once by ``alkstore_schedules sync``.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
 from django.apps import apps
-from django.db import transaction
+from django.db import Error, transaction
 
 from . import conf, registry, sql
 from .exceptions import AlreadyRegistered
@@ -28,6 +32,8 @@ from .timetables import Plan
 
 logger = logging.getLogger(__name__)
 
+NOTE_SECONDS = 60.0
+ROLLING_SECONDS = 900.0  # a set that no scheduler has had for so long is not in use
 LOCK_SECONDS = 60.0  # it is held in a transaction, which frees it whatever happens
 
 
@@ -57,43 +63,97 @@ def sync(using: str | None = None) -> Synced | None:
     """Put what the code at hand declares in force, whatever was; None if another process is just
     doing the like."""
     engine, plans = sql.engine(using), declared_plans()
-    return engine.settle(lambda: _put_in_force(engine, plans))
-
-
-def sync_newer(using: str | None = None) -> bool:
-    """Likewise, unless the set has been superseded; whether that is settled now."""
-    engine, plans = sql.engine(using), declared_plans()
-    latest = _declarations(engine).order_by("-id").first()
-    if latest is None and not plans:
-        return True
-    if is_superseded(engine, plans):
-        logger.warning("the declared schedules of this code are older than those in force, and "
-                       "leave them alone", extra={"alias": engine.alias})  # fmt: skip
-        return True
-    return engine.settle(lambda: _put_in_force(engine, plans)) is not None
+    return engine.settle(lambda: _sync(engine, plans))
 
 
 def is_superseded(engine: sql.Engine, plans: Mapping[str, Plan]) -> bool:
-    """Whether the set was in force once, and another one is now."""
-    latest = _declarations(engine).order_by("-id").first()
-    digest = _digest(plans)
-    return (
-        latest is not None
-        and latest.digest != digest
-        and _declarations(engine).filter(digest=digest).exists()
-    )
+    """Whether another set is in use that was first seen later than this one."""
+    digest, sets = _digest(plans), _sets(engine)
+    newest = sets.order_by("-id").first()
+    if newest is None or newest.digest == digest or not sets.filter(digest=digest).exists():
+        return False
+    since = engine.clock() - timedelta(seconds=ROLLING_SECONDS)
+    return sets.filter(pk=newest.pk, seen_at__gt=since).exists()
 
 
-def _put_in_force(engine: sql.Engine, plans: Mapping[str, Plan]) -> Synced | None:
+class Declaring:
+    """One scheduler's part in it. What goes wrong there is logged, and stops no firing."""
+
+    def __init__(self, using: str | None = None) -> None:
+        self.engine = sql.engine(using)
+        self.settled = False  # whether the set is in force, or has been left to a newer one
+        self._next_at = float("-inf")
+
+    def begin(self) -> None:
+        """The scheduler leads from now on."""
+        self.settled, self._next_at = False, float("-inf")
+        self.step()
+
+    def step(self) -> None:
+        """While it leads: put the set in force, if it is not superseded."""
+        self._each_minute(self._put_in_force)
+
+    def stand_by(self) -> None:
+        """While it does not: say that the set is in use."""
+        self._each_minute(lambda: _note(self.engine, _digest(declared_plans())))
+
+    def _each_minute(self, verb: Callable[[], None]) -> None:
+        if time.monotonic() < self._next_at:
+            return
+        self._next_at = time.monotonic() + NOTE_SECONDS
+        try:
+            verb()
+        except Error:
+            self._next_at = float("-inf")
+            logger.warning("the declared schedules could not be put in force; trying again",
+                           exc_info=True, extra={"alias": self.engine.alias})  # fmt: skip
+        except Exception:
+            self.settled, self._next_at = True, float("inf")
+            logger.exception("the declared schedules are wrong, and stay as they were",
+                             extra={"alias": self.engine.alias})  # fmt: skip
+
+    def _put_in_force(self) -> None:
+        engine, plans = self.engine, declared_plans()
+        _note(engine, _digest(plans))
+        if is_superseded(engine, plans):
+            if not self.settled:
+                logger.warning("the declared schedules of this code are older than others in use, "
+                               "and leave those alone", extra={"alias": engine.alias})  # fmt: skip
+            self.settled = True
+        elif not plans and not rows_of(engine.alias).filter(declared=True).exists():
+            self.settled = True
+        elif not self.settled or not _is_newest(engine, plans):
+            self.settled = engine.settle(lambda: _sync_newer(engine, plans))
+            if not self.settled:
+                self._next_at = float("-inf")
+
+
+# -- sets -----------------------------------------------------------------------------------------
+
+
+def _sync(engine: sql.Engine, plans: Mapping[str, Plan]) -> Synced | None:
+    with _alone(engine) as alone:
+        return _apply(engine, plans) if alone else None
+
+
+def _sync_newer(engine: sql.Engine, plans: Mapping[str, Plan]) -> bool:
+    """Whether nobody else was at it."""
+    with _alone(engine) as alone:
+        # Asked once more: whoever was paused meanwhile may have been superseded.
+        if alone and not is_superseded(engine, plans):
+            _apply(engine, plans)
+        return alone
+
+
+@contextmanager
+def _alone(engine: sql.Engine) -> Iterator[bool]:
+    """A transaction in which nobody else puts a set in force; False if somebody does."""
     with transaction.atomic(engine.alias):
         lock = Lock(DECLARING_LOCK, LOCK_SECONDS, engine.alias)
-        if not lock.acquire():
-            return None
-        synced = _apply(engine, plans)
-        _note(engine, _digest(plans))
-        lock.release()
-    _log(engine, synced)
-    return synced
+        alone = lock.acquire()
+        yield alone
+        if alone:
+            lock.release()
 
 
 def _apply(engine: sql.Engine, plans: Mapping[str, Plan]) -> Synced:
@@ -113,16 +173,24 @@ def _apply(engine: sql.Engine, plans: Mapping[str, Plan]) -> Synced:
     gone = rows_of(engine.alias).filter(declared=True).exclude(name__in=plans)
     synced.removed += sorted(gone.values_list("name", flat=True))
     gone.delete()
+    if not _is_newest(engine, plans):
+        _sets(engine).filter(digest=_digest(plans)).delete()
+        _note(engine, _digest(plans))
+    _log(engine, synced)
     return synced
 
 
 def _note(engine: sql.Engine, digest: str) -> None:
-    """Make the set the latest one."""
-    rows = _declarations(engine)
-    latest = rows.order_by("-id").first()
-    if latest is None or latest.digest != digest:
-        rows.filter(digest=digest).delete()
-        rows.create(digest=digest, synced_at=engine.clock())
+    """Write down that the set is in use; one that is new is the newest."""
+    sets, now = _sets(engine), engine.clock()
+    if not engine.settle(lambda: sets.filter(digest=digest).update(seen_at=now)):
+        new = [sets.model(digest=digest, seen_at=now)]
+        engine.settle(lambda: sets.bulk_create(new, ignore_conflicts=True))
+
+
+def _is_newest(engine: sql.Engine, plans: Mapping[str, Plan]) -> bool:
+    newest = _sets(engine).order_by("-id").first()
+    return newest is not None and newest.digest == _digest(plans)
 
 
 def _log(engine: sql.Engine, synced: Synced) -> None:
@@ -135,7 +203,7 @@ def _log(engine: sql.Engine, synced: Synced) -> None:
                     extra={"count": count, "alias": engine.alias})  # fmt: skip
 
 
-def _declarations(engine: sql.Engine) -> Any:
+def _sets(engine: sql.Engine) -> Any:
     return apps.get_model("django_alkstore", "Declaration").objects.using(engine.alias)
 
 

@@ -17,7 +17,7 @@ from django.core import checks
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models import Q
-from django.utils.timezone import is_naive, make_aware, make_naive
+from django.utils.timezone import get_default_timezone, is_naive, make_aware, make_naive
 
 import django_alkstore
 
@@ -41,7 +41,7 @@ def shown(instant: datetime) -> datetime:
     if settings.USE_TZ:
         return instant
     try:
-        return make_naive(instant)
+        return make_naive(instant, get_default_timezone())  # not the zone of a request
     except OverflowError:  # at the very end of the calendar, as a sentinel written by hand is
         return instant.replace(tzinfo=None)
 
@@ -58,7 +58,9 @@ class InstantField(models.DateTimeField):
             value = self.get_prep_value(value)
         if not isinstance(value, datetime):
             return super().get_db_prep_value(value, connection, prepared=True)
-        value = (make_aware(value) if is_naive(value) else value).astimezone(timezone.utc)
+        if is_naive(value):
+            value = make_aware(value, get_default_timezone())
+        value = value.astimezone(timezone.utc)
         if connection.features.supports_timezones:
             return value
         return connection.ops.adapt_datetimefield_value(value.replace(tzinfo=None))
@@ -144,7 +146,8 @@ class Job(Row):
                 name="alkstore_job_claim",
                 fields=["queue", "-priority", "run_at", "id"],
                 where=Q(state="ready"),
-                elsewhere=["queue", "state", "-priority", "run_at", "id"],
+                # With expires_at: a claim on MySQL would look up, and lock, each expired row.
+                elsewhere=["queue", "state", "-priority", "run_at", "id", "expires_at"],
             ),
             # Rows that must have a due_at are in it without one too, so that they can be repaired.
             PartialIndex(
@@ -292,13 +295,10 @@ class Fire(Row):
 
 
 class Declaration(Row):
-    """A set of declared schedules that was put in force; the one with the largest id is in force.
-
-    It tells code that is older than what is in force from code that is newer.
-    """
+    """A set of declared schedules that a scheduler has had; of two, the newer has the larger id."""
 
     digest = models.CharField(max_length=64, unique=True)
-    synced_at = InstantField()
+    seen_at = InstantField(db_comment="when a scheduler last said that it has the set")
 
     class Meta:
         db_table = "django_alkstore_declaration"

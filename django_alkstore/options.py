@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from django.conf import settings
-from django.utils.timezone import is_aware, make_aware
+from django.utils.timezone import get_default_timezone, is_aware, make_aware
 
 from .backoff import seconds
 from .exceptions import InvalidOption, expected
@@ -85,7 +85,7 @@ def instant_option(what: str, value: object) -> datetime:
     if not is_aware(value):
         if settings.USE_TZ:
             raise InvalidOption(expected(what, "an aware datetime, as USE_TZ is on", value))
-        value = make_aware(value)
+        value = make_aware(value, get_default_timezone())
     return value.astimezone(timezone.utc)
 
 

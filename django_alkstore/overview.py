@@ -15,13 +15,21 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from .status import LeaderStatus, QueueStatus, ScheduleStatus, Snapshot, shown_span, snapshot
+from .status import (
+    OLD_SECONDS,
+    LeaderStatus,
+    QueueStatus,
+    ScheduleStatus,
+    Snapshot,
+    shown_span,
+    snapshot,
+)
 from .words import NEVER, shown_instant
 
 WIDTH, HEIGHT = 120, 26  # of a chart, in units of the SVG
 TALLEST = 20  # a bar of what was done, or failed, or of both
 LEAST = 3  # of what failed: one failure among a million is the one to see
-COUNTS = ("ready", "scheduled", "running", "lapsed", "dead")
+COUNTS = ("ready", "dead", "running", "lapsed", "scheduled")
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,9 @@ def _queue(status: QueueStatus) -> dict[str, Any]:
         "url": address(),
         **counts,
         "oldest_ready": _span(status.oldest_ready_seconds),
-        "next_due": _span(status.next_due_seconds),
+        "is_old": (status.oldest_ready_seconds or 0) > OLD_SECONDS,
+        "next_due": _next_due(status.next_due_seconds),
+        "is_overdue": (status.overdue_seconds or 0) > OLD_SECONDS,
         "charts": [chart("hour", status.per_minute), chart("day", status.per_hour)],
     }
 
@@ -139,6 +149,10 @@ def _leader(leader: LeaderStatus | None, may: Mapping[str, bool]) -> str:
         return f"{who} led; its lease lapsed {shown_span(-leader.expires_in_seconds)} ago."
     age, left = shown_span(leader.age_seconds), shown_span(leader.expires_in_seconds)
     return f"{who} leads, for {age}; its lease is good for another {left}."
+
+
+def _next_due(seconds: float | None) -> str:
+    return "now" if seconds == 0 else _span(seconds)
 
 
 def _span(seconds: float | None) -> str:

@@ -325,7 +325,7 @@ class ClaimedJob:
         instant = self._engine.read(value)
         if instant is None or settings.USE_TZ:
             return instant
-        return timezone.make_naive(instant)
+        return timezone.make_naive(instant, timezone.get_default_timezone())
 
     def ack(self) -> bool:
         """The work is done: the row is deleted, or kept as done where retention is on."""

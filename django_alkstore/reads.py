@@ -17,25 +17,27 @@ from functools import cache
 from .sql import DUE, NO_BOUNDARY, TOTAL, WAITS, Engine, MySQL, Params
 
 QUEUES_SHOWN = 200
-QUEUES_PER_STATEMENT = 50
+QUEUES_PER_STATEMENT = 100
 
 FIGURES = """SELECT %(queue)s AS queue, waiting.ready, ({oldest_ready}), soon.scheduled, soon.next_due,
-    soon.running, soon.lapsed, soon.seen, dead.dead, dead.lately
+    soon.running, soon.lapsed, soon.first_due, soon.seen, dead.dead, dead.lately
     FROM (SELECT COUNT(*) AS ready FROM (SELECT 1 AS one FROM django_alkstore_job
         WHERE queue = %(queue)s AND state = 'ready'
-        ORDER BY priority DESC, run_at, id LIMIT %(most)s) AS entries) AS waiting,
+        ORDER BY priority DESC, run_at, id LIMIT {most}) AS entries) AS waiting,
     (SELECT COUNT(*) AS seen,
         SUM(CASE WHEN state = 'scheduled' THEN 1 ELSE 0 END) AS scheduled,
         {next_due} AS next_due,
         SUM(CASE WHEN state = 'running' THEN 1 ELSE 0 END) AS running,
-        SUM(CASE WHEN state = 'running' AND due_at <= {now} THEN 1 ELSE 0 END) AS lapsed
+        SUM(CASE WHEN state = 'running' AND due_at <= {now} THEN 1 ELSE 0 END) AS lapsed,
+        {first_due} AS first_due
         FROM ({due_soonest}) AS entries) AS soon,
     (SELECT COUNT(*) AS dead,
         SUM(CASE WHEN finished_at >= %(since)s THEN 1 ELSE 0 END) AS lately
         FROM (SELECT finished_at FROM django_alkstore_job
             WHERE queue = %(queue)s AND state = 'dead' AND finished_at IS NOT NULL
-            ORDER BY finished_at DESC LIMIT %(most)s) AS entries) AS dead"""
+            ORDER BY finished_at DESC LIMIT {most}) AS entries) AS dead"""
 NEXT_DUE = "MIN(CASE WHEN state = 'scheduled' THEN due_at END)"
+FIRST_DUE = "MIN(CASE WHEN state IN ('scheduled', 'running') THEN due_at END)"
 READY_OF = "django_alkstore_job WHERE queue = %(queue)s AND state = 'ready'"
 
 COUNTS = """SELECT queue, {bucket} AS bucket, SUM(claimed), SUM(acked), SUM(retried), SUM(died),
@@ -85,8 +87,9 @@ class Wording:
                 steps + 1 FROM hop WHERE hop.priority IS NOT NULL AND steps < 100)
         SELECT {{min_oldest}} FROM (SELECT (SELECT run_at FROM {READY_OF}
             AND priority = hop.priority ORDER BY run_at LIMIT 1) AS oldest FROM hop) AS oldests"""
-    due_soonest = """SELECT state, due_at FROM django_alkstore_job
-        WHERE queue = %(queue)s AND due_at IS NOT NULL ORDER BY due_at LIMIT %(most)s"""
+    most = "(SELECT %(most)s)"  # which PostgreSQL cannot see: see ``limit`` in ``sql``
+    due_soonest = f"""SELECT state, due_at FROM django_alkstore_job
+        WHERE queue = %(queue)s AND due_at IS NOT NULL ORDER BY due_at LIMIT {most}"""
 
 
 class MySQLWording(Wording):
@@ -101,6 +104,7 @@ class MySQLWording(Wording):
         UNION ALL (SELECT run_at AS oldest FROM {READY_OF} AND priority = (
             SELECT priority FROM {READY_OF} ORDER BY priority, run_at DESC, id DESC LIMIT 1)
             ORDER BY run_at LIMIT 1)) AS oldests"""
+    most = "%(most)s"
     due_soonest = " UNION ALL ".join(
         f"""(SELECT state, due_at FROM django_alkstore_job WHERE queue = %(queue)s
             AND state = '{state}' AND due_at IS NOT NULL ORDER BY due_at LIMIT %(most)s)"""
@@ -145,7 +149,9 @@ def _names(engine: Engine, text: str, after: str, limit: int) -> list[str]:
 def figures(engine: Engine, queues: Sequence[str], since: datetime, most: int) -> list[tuple]:
     """For each queue what ``FIGURES`` names, in no order."""
     params = {"since": engine.write(since), "most": most}
-    return engine.query_each(_figures_text(type(engine)), queues, QUEUES_PER_STATEMENT, params)
+    text = _figures_text(type(engine))
+    with engine.uncompiled():
+        return engine.query_each(text, queues, QUEUES_PER_STATEMENT, params)
 
 
 @cache
@@ -154,7 +160,9 @@ def _figures_text(dialect: type[Engine]) -> str:
     return FIGURES.format(
         oldest_ready=words.oldest_ready.format(min_oldest=dialect.plain("MIN(oldest)")),
         next_due=dialect.plain(NEXT_DUE),
+        first_due=dialect.plain(FIRST_DUE),
         due_soonest=words.due_soonest,
+        most=words.most,
         now=dialect.now,
     )
 

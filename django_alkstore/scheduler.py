@@ -19,15 +19,16 @@ from typing import Any
 from django.apps import apps
 from django.db import Error, InterfaceError, OperationalError, reset_queries, transaction
 
-from . import conf, declared, signals, sql, wakeups
+from . import conf, signals, sql, wakeups
 from .backoff import retry_delay
+from .declared import Declaring
 from .exceptions import InvalidOption, LeadershipLost, expected
 from .locks import Lock
 from .names import SCHEDULER_LOCK
 from .retention import Pruner
 from .schedules import job_of, plan_of
 from .shutdown import Stoppable, StopToken
-from .timetables import ON_TIME_SECONDS, Dropped, Firing, jittered
+from .timetables import ON_TIME_SECONDS, Dropped, Firing, Plan, jittered
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +72,9 @@ class Scheduler:
     """One runner. ``tick`` alone needs no lease: the other two fences hold without it."""
 
     using: str | None = None
+    declaring: Declaring | None = None  # one that has stood by, to go on with
     pauses: dict[int, Pause] = field(default_factory=dict)
     ticked_at: datetime | None = None
-    synced: bool = False  # whether the declared schedules are in force, or a newer set is
     fired: list[tuple[sql.ScheduleRow, datetime, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,6 +84,7 @@ class Scheduler:
         self.on_time = timedelta(seconds=max(ON_TIME_SECONDS, LEASES_ON_TIME * self.lease_seconds))
         self.lease = Lock(SCHEDULER_LOCK, self.lease_seconds, self.engine.alias)
         self.pruner = Pruner(self.engine)
+        self.declaring = self.declaring or Declaring(self.using)
 
     # -- leading --------------------------------------------------------------------------------
 
@@ -94,19 +96,7 @@ class Scheduler:
         owner = self.lease.owner
         logger.info("leading as %s", owner, extra={"owner": owner})
         signals.send(signals.leadership_gained, owner=owner)
-        self._put_in_force()
-
-    def _put_in_force(self) -> None:
-        """Put the declared schedules in force, once; what goes wrong there stops no firing."""
-        try:
-            self.synced = declared.sync_newer(self.engine.alias)
-        except Error:
-            logger.warning("the declared schedules could not be put in force; trying again",
-                           exc_info=True, extra={"alias": self.engine.alias})  # fmt: skip
-        except Exception:
-            self.synced = True
-            logger.exception("the declared schedules are wrong, and stay as they were",
-                             extra={"alias": self.engine.alias})  # fmt: skip
+        self.declaring.begin()
 
     def fire_until(self, stop: Stoppable) -> None:
         """Renew and fire until stopped, then free the lease; raises LeadershipLost if it is gone.
@@ -145,8 +135,7 @@ class Scheduler:
         # Counted from before the pass, or a long one and a sleep would together outlast the lease.
         renew_at = time.monotonic() + self.renew_seconds
         try:
-            if not self.synced:
-                self._put_in_force()
+            self.declaring.step()
             more = self.pass_once()
             self._prune()
             if more:
@@ -269,10 +258,7 @@ class Scheduler:
 
     def _fire(self, row: sql.ScheduleRow, now: datetime) -> None:
         plan = plan_of(self.engine, row)
-        boundary, timetable = self.engine.read(row.seen), plan.timetable(row.fires)
-        firing = timetable.firing(boundary, now, row.alive, self.on_time)
-        # The ledger has some of them if next_fire_at was set back, or the schedule made anew.
-        known = self._known(row, firing)
+        firing, known = self._look(row, plan, now)
         boundaries = [at for at in firing.boundaries if at not in known]
         # The compare-and-set comes before the jobs: whoever loses it fires nothing.
         if not self.engine.advance(row, firing.next, boundaries):
@@ -287,6 +273,20 @@ class Scheduler:
             self.fired += [(row, at, id) for at, id in zip(boundaries, job_ids, strict=True)]
         if firing.skipped:
             self._record_skipped(row, firing)
+
+    def _look(
+        self, row: sql.ScheduleRow, plan: Plan, now: datetime
+    ) -> tuple[Firing, set[datetime]]:
+        """What to do, and which of its boundaries the ledger has: some, if next_fire_at was set back
+        or the schedule made anew. Those are among its fires so far."""
+        boundary, repeated = self.engine.read(row.seen), 0
+        while True:
+            timetable = plan.timetable(max(0, row.fires - repeated))
+            firing = timetable.firing(boundary, now, row.alive, self.on_time)
+            known = self._known(row, firing)
+            if len(known.intersection(firing.boundaries)) <= repeated:
+                return firing, known
+            repeated = len(known.intersection(firing.boundaries))
 
     def _known(self, row: sql.ScheduleRow, firing: Firing) -> set[datetime]:
         """Those of the boundaries that the ledger has."""

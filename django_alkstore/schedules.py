@@ -18,9 +18,10 @@ from django.apps import apps
 from django.db import transaction
 
 from . import conf, payloads, signals, sql, wakeups
-from .exceptions import InvalidOption, expected
+from .exceptions import InvalidOption, InvalidSpec, expected
 from .names import valid_name
 from .options import OPTIONS, whole_number
+from .specs import Spec, parse_spec
 from .timetables import TIMES, Plan, plan
 from .zones import zone_of
 
@@ -102,16 +103,7 @@ def resume_schedule(name: str, using: str | None = None) -> bool:
     False if there is none, or it is not paused. Raises InvalidSpec for a spec spoilt by hand.
     """
     engine = sql.engine(using)
-    row = engine.schedule_named(name)
-    if row is None:
-        return False
-    now = engine.clock()
-    changed = {"enabled": True, "updated_at": now}
-    if row.seen is not None:
-        timetable = plan_of(engine, row).timetable(row.fires)
-        changed |= _next(timetable.after(engine.read(row.seen), now), now)
-    rows = rows_of(engine.alias).filter(name=name, enabled=False)
-    return engine.settle(lambda: rows.update(**changed)) > 0
+    return engine.settle(lambda: _resume(engine, name))
 
 
 def fire_now(name: str, by: str = "", using: str | None = None) -> int | None:
@@ -142,7 +134,8 @@ def list_schedules(using: str | None = None) -> list[Schedule]:
 def next_boundaries(name: str, n: int = 10, using: str | None = None) -> list[datetime]:
     """The next ``n`` boundaries of a schedule (of a paused one: if it were resumed now).
 
-    Aware datetimes on the clocks of its own zone; fewer, or none, where it ends or is gone.
+    Aware datetimes on the clocks of its own zone; fewer, or none, where it ends or is gone. Compare
+    them as UTC: Python holds those of an hour that comes twice equal to no time of another zone.
     """
     n = whole_number("n", n, 1, BOUNDARIES_MAX)
     engine = sql.engine(using)
@@ -240,6 +233,19 @@ def _change(engine: sql.Engine, name: str, changes: Mapping[str, Any]) -> Schedu
         return rows.get()
 
 
+def _resume(engine: sql.Engine, name: str) -> bool:
+    now = engine.clock()
+    rows = rows_of(engine.alias).filter(name=name)
+    with transaction.atomic(engine.alias):
+        if not rows.filter(enabled=False).update(enabled=True, updated_at=now):
+            return False
+        row = engine.schedule_named(name)  # which is ours until the end of the transaction
+        if row.seen is not None:
+            timetable = plan_of(engine, row).timetable(row.fires)
+            rows.update(**_next(timetable.after(engine.read(row.seen), now), now))
+        return True
+
+
 def _refuse_declared(row: sql.ScheduleRow) -> None:
     if row.declared:
         wanted = "that of a schedule made by hand, not one declared in code or settings"
@@ -256,12 +262,21 @@ def _retimed(
     engine: sql.Engine, row: sql.ScheduleRow, wanted: Plan, now: datetime
 ) -> dict[str, Any]:
     """What a changed plan changes of the row's own timing: nothing if its boundaries stay."""
-    grid = (row.spec, row.timezone, engine.read(row.starts_at))
+    grid = (_spec_of(row), engine.read(row.starts_at))
     end = (engine.read(row.ends_at), row.max_fires)
-    same_grid = grid == (wanted.spec, wanted.timezone, wanted.starts_at)
+    same_grid = grid == (wanted.timetable().spec, wanted.starts_at)
     if same_grid and (not row.ended or end == (wanted.ends_at, wanted.max_fires)):
         return {}
     return _next(wanted.timetable(row.fires).first_after(now), now)
+
+
+def _spec_of(row: sql.ScheduleRow) -> Spec | None:
+    """What the row's spec means, which ``@every 60s`` and ``@every 1m`` do in every zone alike; None
+    for one that was spoilt by hand."""
+    try:
+        return parse_spec(row.spec, row.timezone)
+    except (InvalidSpec, InvalidOption):
+        return None
 
 
 def _next(boundary: datetime | None, now: datetime) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class Spec(Protocol):
         The next one is the first after ``now``, whatever was skipped.
         """
 
-    def last_until(self, boundary: datetime, now: datetime) -> datetime:
-        """The last boundary up to and with ``now``, where ``boundary`` is one of them."""
+    def last_until(self, boundary: datetime, now: datetime, limit: int) -> list[datetime]:
+        """The last ``limit`` boundaries from ``boundary`` up to and with ``now``, oldest first."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,10 @@ class Every:
         boundaries = [boundary + k * self.interval for k in range(fired)]
         return Due(boundaries, self._along(boundary, reached), reached - fired)
 
-    def last_until(self, boundary: datetime, now: datetime) -> datetime:
+    def last_until(self, boundary: datetime, now: datetime, limit: int) -> list[datetime]:
         """As ``Spec.last_until``."""
-        return self._along(boundary, (now - boundary) // self.interval)
+        reached = (now - boundary) // self.interval + 1
+        return [boundary + k * self.interval for k in range(max(0, reached - limit), reached)]
 
     def _along(self, boundary: datetime, k: int) -> datetime:
         try:
@@ -129,13 +130,15 @@ class Cron:
         following = _instant(self._first_from(end))
         return Due(boundaries, following, self._count(at, end))
 
-    def last_until(self, boundary: datetime, now: datetime) -> datetime:
+    def last_until(self, boundary: datetime, now: datetime, limit: int) -> list[datetime]:
         """As ``Spec.last_until``; looks back further and further."""
         first, end = second_from(boundary), second_of(now) + 1
-        span = 64
-        while not (found := list(self._boundaries(max(first, end - span), end))):
-            span *= 8
-        return _instant(found[-1])
+        begin = end
+        found: list[int] = []
+        while len(found) < limit and begin > first:
+            begin = max(first, end - 8 * (end - begin or limit))
+            found = list(self._boundaries(begin, end))
+        return [_instant(at) for at in found[-limit:]]
 
     def _first_from(self, begin: int) -> int:
         """The first boundary that is not before a real second, as a real second.

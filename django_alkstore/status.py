@@ -18,6 +18,7 @@ from . import conf, reads, registry, sql
 from .declared import declared_plans, is_superseded
 from .exceptions import AlreadyRegistered
 from .names import SCHEDULER_LOCK, backing_queue, outbox_of, shown_name
+from .options import YEARS
 
 COUNTED_UP_TO = 10_000
 SCHEDULES_SHOWN = 200
@@ -25,7 +26,7 @@ OLD_SECONDS = 300.0  # a job that has been ready for so long is worth a warning
 LATE_SECONDS = 30.0  # and so is a schedule that is so late
 MINUTES, HOURS = 60, 24
 SUPERSEDED = (
-    "The schedules that this code declares are older than those in force: if it is to stay, run "
+    "The schedules that this code declares are older than others in use: if it is to stay, run "
     "alkstore_schedules sync."
 )
 
@@ -50,7 +51,10 @@ class Flow:
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """One queue or outbox. Ages and waits are in seconds; None where there is nothing to wait."""
+    """One queue or outbox. Ages and waits are in seconds; None where there is nothing to wait.
+
+    ``overdue_seconds``: for how long a delay or a retry has been due, or a claim has lapsed, that
+    only a worker's look can make ready."""
 
     name: str  # as people read it
     queue: str  # as rows have it
@@ -59,6 +63,7 @@ class QueueStatus:
     oldest_ready_seconds: float | None = None
     scheduled: int = 0
     next_due_seconds: float | None = None
+    overdue_seconds: float | None = None
     running: int = 0
     lapsed: int = 0
     dead: int = 0
@@ -241,7 +246,8 @@ def _names(engine: sql.Engine) -> list[str]:
 def _queue_status(
     engine: sql.Engine, now: datetime, row: tuple, minutes: Sequence[Flow], hours: Sequence[Flow]
 ) -> QueueStatus:
-    queue, ready, oldest, scheduled, next_due, running, lapsed, seen, dead, dead_lately = row
+    (queue, ready, oldest, scheduled, next_due, running, lapsed, first_due, seen, dead,
+     dead_lately) = row  # fmt: skip
     counts = {
         "ready": ready, "scheduled": scheduled, "running": running, "lapsed": lapsed,
         "dead": dead, "dead_last_hour": dead_lately,
@@ -254,13 +260,20 @@ def _queue_status(
         name=shown_name(queue),
         queue=queue,
         kind="queue" if outbox_of(queue) is None else "outbox",
-        oldest_ready_seconds=_seconds_between(engine.read(oldest), now),
-        next_due_seconds=_seconds_between(now, engine.read(next_due)),
+        oldest_ready_seconds=_seconds_between(_instant(engine, oldest), now),
+        next_due_seconds=_seconds_between(now, _instant(engine, next_due)),
+        overdue_seconds=_seconds_between(_instant(engine, first_due), now) or None,
         capped=frozenset(capped),
         minutes=minutes,
         hours=hours,
         **{name: min(count, COUNTED_UP_TO) for name, count in counts.items()},
     )
+
+
+def _instant(engine: sql.Engine, value: Any) -> datetime | None:
+    """None also for one far beyond every clock: it stands for never."""
+    at = engine.read(value)
+    return at if at is not None and at.year in YEARS else None
 
 
 def _seconds_between(earlier: datetime | None, later: datetime | None) -> float | None:
@@ -296,7 +309,7 @@ def _schedule_status(
     engine: sql.Engine, now: datetime, row: tuple, skipped: dict[str, int]
 ) -> ScheduleStatus:
     name, spec, queue, enabled, next_fire_at, last_fired_at, fired_at, waits, ended = row
-    boundary, last = engine.read(next_fire_at), engine.read(last_fired_at)
+    boundary, last = _instant(engine, next_fire_at), _instant(engine, last_fired_at)
     return ScheduleStatus(
         name=name,
         spec=spec,
@@ -317,8 +330,9 @@ def _leader(engine: sql.Engine, now: datetime) -> LeaderStatus | None:
     if lease is None:
         return None
     owner, since, until = lease
-    age, left = now - engine.read(since), engine.read(until) - now
-    return LeaderStatus(owner, max(0.0, age.total_seconds()), left.total_seconds())
+    ends = engine.read(until)
+    left = 0.0 if ends is None else (ends - now).total_seconds()
+    return LeaderStatus(owner, _seconds_between(_instant(engine, since), now) or 0.0, left)
 
 
 # -- what to look at first ----------------------------------------------------------------------
@@ -341,11 +355,14 @@ def problems(
 
 
 def _waiting(status: QueueStatus, max_age: float) -> Iterator[str]:
-    outbox, name, oldest = outbox_of(status.queue), status.name, status.oldest_ready_seconds
+    outbox, name = outbox_of(status.queue), status.name
+    oldest, overdue = status.oldest_ready_seconds, status.overdue_seconds
     if outbox is not None and status.has_live_rows and registry.deliveries.get(outbox) is None:
         yield f"{name} has messages and no delivery in any app's jobs.py: they wait."
     if oldest is not None and oldest > max_age:
         yield f"{name} has a job that has been ready for {shown_span(oldest)}: is a worker running?"
+    elif overdue is not None and overdue > max_age:
+        yield f"{name} has a job that has been due for {shown_span(overdue)}: is a worker running?"
 
 
 def _schedule_warnings(

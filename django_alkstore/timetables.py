@@ -24,6 +24,7 @@ from .zones import zone_of
 CATCH_UP = 64  # so many missed boundaries are made up for, or wait for a job to end
 ON_TIME_SECONDS = 30.0  # a boundary that is fired within this was not missed
 MISSED = "missed"
+WAITED = f"more than {CATCH_UP} waited"
 ALIVE = "the last job was alive"
 
 
@@ -60,11 +61,19 @@ def _all(spec: Spec, boundary: datetime, until: datetime, on_time: datetime) -> 
 
 
 def _latest(spec: Spec, boundary: datetime, until: datetime, on_time: datetime) -> Firing:
-    due = spec.due(boundary, until, 1)
+    return _last(spec, boundary, until, 1, MISSED)
+
+
+def _last(spec: Spec, boundary: datetime, until: datetime, limit: int, why: str) -> Firing:
+    due = spec.due(boundary, until, limit)
     if not due.skipped:
         return Firing(due.boundaries, due.next)
-    dropped = Dropped(due.boundaries[0], due.skipped, MISSED)
-    return Firing([spec.last_until(boundary, until)], due.next, dropped=dropped)
+    dropped = Dropped(due.boundaries[0], due.skipped, why)
+    return Firing(spec.last_until(boundary, until, limit), due.next, dropped=dropped)
+
+
+def _newest(spec: Spec, boundary: datetime, until: datetime, on_time: datetime) -> Firing:
+    return _last(spec, boundary, until, CATCH_UP, WAITED)
 
 
 def _none(spec: Spec, boundary: datetime, until: datetime, on_time: datetime) -> Firing:
@@ -153,7 +162,10 @@ class Timetable:
         """
         until = now if self.ends_at is None else min(now, self.ends_at)
         allowed = timedelta(seconds=ON_TIME_SECONDS) if on_time is None else on_time
-        found = CATCH_UPS[self.catch_up](self.spec, boundary, until, now - allowed)
+        # Of those that queue up, the earliest have waited longest in vain.
+        queued = self.overlap == "queue" and self.catch_up == "all"
+        catch_up = _newest if queued else CATCH_UPS[self.catch_up]
+        found = catch_up(self.spec, boundary, until, now - allowed)
         return self._within_life(OVERLAPS[self.overlap](found, alive))
 
     def upcoming(self, boundary: datetime | None) -> Iterator[datetime]:

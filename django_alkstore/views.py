@@ -7,11 +7,11 @@ active staff. Both only read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import Error
+from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
@@ -24,6 +24,15 @@ from .status import Snapshot, is_well, snapshot
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+def outside_transactions(view: Callable) -> Callable:
+    """Whatever ATOMIC_REQUESTS says: a transaction could fail before the view can say so, and on
+    SQLite it would wait for the one write lock."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(alias)(view)
+    return view
+
+
+@outside_transactions
 @never_cache
 @require_safe
 def health(request: HttpRequest) -> HttpResponse:
@@ -35,6 +44,7 @@ def health(request: HttpRequest) -> HttpResponse:
     return _plain(reason or "ok", 503 if reason else 200)
 
 
+@outside_transactions
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
@@ -110,13 +120,17 @@ def _queue_gauges(seen: Snapshot) -> list[Metric]:
         "alkstore_oldest_ready_seconds", "gauge", "For how long the oldest ready job has waited."
     )
     due = Metric("alkstore_next_due_seconds", "gauge", "Until the next scheduled job is due.")
+    overdue = Metric(
+        "alkstore_overdue_seconds", "gauge", "For how long what was due has waited for a worker."
+    )
     for status in seen.queues:
         labels = _labels(status.queue)
         for state in ("ready", "scheduled", "running", "lapsed", "dead"):
             jobs.add(getattr(status, state), **labels, state=state)
         oldest.add(status.oldest_ready_seconds or 0.0, **labels)
         due.add(status.next_due_seconds, **labels)
-    return [jobs, oldest, due]
+        overdue.add(status.overdue_seconds or 0.0, **labels)
+    return [jobs, oldest, due, overdue]
 
 
 def _counters(totals: Iterable[tuple]) -> list[Metric]:

@@ -15,7 +15,7 @@ from django.db import models
 from django.db.models.functions import Cast
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.timezone import is_naive, localtime, make_aware
+from django.utils.timezone import get_default_timezone, is_naive, localtime, make_aware
 
 from . import payloads, sql
 from .exceptions import InvalidPayload
@@ -40,11 +40,17 @@ def shown_instant(value: datetime | None) -> str:
 
 
 def aware(value: datetime) -> datetime:
-    return make_aware(value) if is_naive(value) else value
+    return make_aware(value, get_default_timezone()) if is_naive(value) else value
 
 
 def seconds_until(value: datetime) -> float:
     return (aware(value) - sql.utc_now()).total_seconds()
+
+
+def shown_age(value: datetime | None) -> str:
+    if value is None or value.year not in YEARS:
+        return NEVER
+    return shown_span(-seconds_until(value))
 
 
 def shown_until(value: datetime | None, will: str, did: str) -> str:
@@ -97,7 +103,7 @@ def story(job: Job) -> Iterator[str]:
     """What has become of a job so far, and what is next, a sentence each."""
     by = f" by the schedule {job.schedule}" if job.schedule else ""
     yield f"Enqueued in {shown_name(job.queue)}{by}: {shown_ago(job.created_at)}."
-    if job.run_at >= job.created_at + timedelta(seconds=1):
+    if job.run_at and job.created_at and job.run_at >= job.created_at + timedelta(seconds=1):
         yield f"To run from {shown_ago(job.run_at)} on."
     if job.expires_at is not None:
         yield f"Not to start after {shown_ago(job.expires_at)}."

@@ -1,12 +1,15 @@
 """Settings of the demo shop, which is also the project that the tests run in.
 
 ``ALKSTORE_DATABASE_URL`` points both at a database: ``postgresql://user@host:port/name`` or
-``mysql://user:password@host:port/name``. Without it they use a SQLite file.
+``mysql://user:password@host:port/name``. Without it they use a SQLite file. What follows a ``?``
+is laid over the settings of that database: names in capitals are its own, others its OPTIONS, as in
+``?AUTOCOMMIT=false&isolation_level=serializable``.
 """
 
+import json
 import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -39,18 +42,42 @@ def server_database(url):
     }
 
 
+def option(database, name, text):
+    """The value that the text stands for: what it is as JSON, or itself."""
+    if name == "isolation_level" and database["ENGINE"].endswith("postgresql"):
+        from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+        return IsolationLevel[text.upper().replace(" ", "_")]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def database(url):
-    if not url:
-        return sqlite_database(BASE_DIR / "db.sqlite3")
-    if url.startswith("sqlite:///"):
-        return sqlite_database(url.removeprefix("sqlite:///"))
-    return server_database(url)
+    url, _, query = (url or f"sqlite:///{BASE_DIR / 'db.sqlite3'}").partition("?")
+    is_file = url.startswith("sqlite:///")
+    found = sqlite_database(url.removeprefix("sqlite:///")) if is_file else server_database(url)
+    given = {name: option(found, name, text) for name, text in parse_qsl(query)}
+    found.update({name: value for name, value in given.items() if name.isupper()})
+    options = {name: value for name, value in given.items() if not name.isupper()}
+    return {**found, "OPTIONS": {**found.get("OPTIONS", {}), **options}}
+
+
+def replica_of(database):
+    """Another database that never gets the rows of the first: a replica that lags for ever."""
+    test_file = database.get("TEST", {}).get("NAME")
+    test = {"TEST": {"NAME": f"{test_file}_replica"}} if test_file else {}
+    return {**database, "NAME": f"{database['NAME']}_replica", **test}
 
 
 SECRET_KEY = "the demo's own; a real project has a secret one"
 DEBUG = os.environ.get("SHOP_DEBUG") == "1"
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "testserver"]
 DATABASES = {"default": database(os.environ.get("ALKSTORE_DATABASE_URL"))}
+DATABASE_ROUTERS = [*filter(None, [os.environ.get("SHOP_REPLICA_ROUTER")])]
+if DATABASE_ROUTERS:
+    DATABASES["replica"] = replica_of(DATABASES["default"])
 INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.auth",
@@ -85,8 +112,8 @@ TEMPLATES = [
 ]
 ROOT_URLCONF = "testproject.urls"
 STATIC_URL = "static/"
-USE_TZ = True
-TIME_ZONE = "UTC"
+USE_TZ = os.environ.get("SHOP_USE_TZ", "1") == "1"
+TIME_ZONE = os.environ.get("SHOP_TIME_ZONE", "UTC")
 DEFAULT_AUTO_FIELD = "django.db.models.AutoField"  # ours are BigAutoField all the same
 ALKSTORE = {"LEASE_SECONDS": float(os.environ.get("SHOP_LEASE_SECONDS", "10"))}
 LOGGING = {

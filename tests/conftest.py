@@ -5,7 +5,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from .processes import Process, manage
+from .processes import Process, is_pooled, manage
 
 
 @pytest.fixture
@@ -52,6 +52,13 @@ def only_on(request):
             pytest.skip(f"concerns {', '.join(vendors)}")
 
     return check
+
+
+@pytest.fixture
+def own_sessions(db):
+    """Skip a test that needs sessions of its own where a pooler shares them out."""
+    if is_pooled():
+        pytest.skip("a pooler shares the sessions out")
 
 
 @pytest.fixture

@@ -1,12 +1,33 @@
 """Rows as a test needs them: a few words say the state, the rest is plausible."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import factory
 from django.utils import timezone
 
 from django_alkstore import models
 from testproject.shop.models import Order
+
+
+class Instant(datetime):
+    """An aware datetime that knows itself in what models show where USE_TZ is off: local time."""
+
+    __hash__ = datetime.__hash__
+
+    def __eq__(self, other):
+        return super().__eq__(aware(other))
+
+    def __sub__(self, other):
+        return super().__sub__(aware(other))
+
+    def __rsub__(self, other):
+        return -super().__sub__(aware(other))
+
+
+def aware(value):
+    """The value, with the zone of the project if it is a datetime without one."""
+    is_local = isinstance(value, datetime) and timezone.is_naive(value)
+    return timezone.make_aware(value) if is_local else value
 
 
 def ago(seconds=0):

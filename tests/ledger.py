@@ -1,11 +1,13 @@
 """Boundaries as tests speak of them: in seconds after noon, in the ledger and on jobs."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta, timezone
 
 from django_alkstore.models import Fire, Job
 from django_alkstore.scheduler import Scheduler
 
-NOON = datetime(2024, 3, 1, 12, tzinfo=timezone.utc)
+from .factories import Instant
+
+NOON = Instant(2024, 3, 1, 12, tzinfo=timezone.utc)
 
 
 def at(seconds):

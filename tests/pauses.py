@@ -3,7 +3,7 @@
 A ``Point`` is the n-th statement that a thread sends on the default connection, before or after it
 ran. It stands on Django's own ``execute_wrapper``, so it sees BEGIN and SAVEPOINT too, and COMMIT
 not: what a transaction's last statement is paused after is the commit. What a stopped
-transaction holds another may wait for: ``Beside`` tells that from its end, without a clock.
+transaction holds another may wait for: a ``Party`` tells that from its end, without a clock.
 """
 
 import itertools
@@ -66,95 +66,127 @@ def points(action):
                 return
 
 
-class Stopped:
-    """A call in a thread of its own that has come to its point, or to its end."""
+class Party:
+    """A call in a thread of its own, which stops at a point (``number`` 0: at none) until it is told
+    to go on."""
 
-    def __init__(self, call, when, number=1, text=""):
-        self.arrived, self.go_on = threading.Event(), threading.Event()
+    def __init__(self, call, when="before", number=1, text=""):
         self.point = Point(self._stop, when, number, text)
-        self.result = self.error = None
-        self._thread = threading.Thread(target=self._run, args=[call], daemon=True)
-
-    def _stop(self):
-        self.arrived.set()
-        assert self.go_on.wait(PATIENCE), "nobody let it go on"
-
-    def _run(self, call):
-        try:
-            with self.point.here():
-                self.result = call()
-        except BaseException as exc:
-            self.error = exc
-        finally:
-            self.arrived.set()
-            connections.close_all()
-
-    def __enter__(self):
-        self._thread.start()
-        assert self.arrived.wait(PATIENCE), f"it never came {self.point}"
-        return self
-
-    def __exit__(self, *exc):
-        self.go_on.set()
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "it never ended"
-
-
-class Beside:
-    """A call in a thread of its own, beside a stopped one that may hold what it needs."""
-
-    def __init__(self, call):
         self.result = self.error = self.session = None
-        self.began, self.ended = threading.Event(), threading.Event()
-        self.waits, self.go_on = threading.Event(), threading.Event()
+        self.is_stopped = False
+        self.began, self.still = threading.Event(), threading.Event()
+        self.ended, self.go_on = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, args=[call], daemon=True)
 
-    def until_it_ends_or_waits(self):
+    def start(self):
+        """Until it stops, ends, or has to wait for what another party holds."""
         self._thread.start()
         assert self.began.wait(PATIENCE)
-        until(lambda: self.ended.is_set() or self.waits.is_set() or self._is_blocked())
+        until(lambda: self.still.is_set() or self._is_blocked())
+
+    def resume(self):
+        """After its stop: until it ends or has to wait."""
+        self.go_on.set()
+        until(lambda: self.ended.is_set() or self._is_blocked())
 
     def until_it_ends(self):
         self.go_on.set()
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "it never ended"
-        if self.error:
-            raise self.error
+
+    def _stop(self):
+        self.is_stopped = True
+        self._wait()
+        self.is_stopped = False
+
+    def _wait(self):
+        self.still.set()
+        assert self.go_on.wait(PATIENCE), "nobody let it go on"
 
     def _run(self, call):
         try:
             self.session = session_of(connection)
             self.began.set()
-            self.result = self._or_wait(call) if connection.vendor == "sqlite" else call()
+            self.result = self._make(call)
         except BaseException as exc:
             self.error = exc
         finally:
             self.ended.set()
+            self.still.set()
             connections.close_all()
 
-    def _or_wait(self, call):
+    def _make(self, call):
+        with self.point.here():
+            return call()
+
+    def _is_blocked(self):
+        # InnoDB refreshes its table of transactions only if nobody has looked for 0.1 s.
+        awaited = self.ended if self.go_on.is_set() else self.still
+        if connection.vendor == "sqlite" or awaited.wait(0.12 * (connection.vendor == "mysql")):
+            return False
+        with connection.cursor() as cursor:
+            cursor.execute(BLOCKED[connection.vendor], [self.session])
+            return cursor.fetchone() is not None
+
+
+class Stopped(Party):
+    """One that has come to its point, or to its end, and goes on after the block."""
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.until_it_ends()
+
+
+class Beside(Party):
+    """One beside a stopped one that may hold what it needs."""
+
+    def until_it_ends(self):
+        super().until_it_ends()
+        if self.error:
+            raise self.error
+
+    def _make(self, call):
         """SQLite does not tell who waits, so there the call fails instead, and is made again."""
+        if connection.vendor != "sqlite":
+            return super()._make(call)
         tries, sql.CONFLICT_TRIES = sql.CONFLICT_TRIES, 1
         connection.cursor().execute("PRAGMA busy_timeout = 0")
         try:
-            return call()
+            return super()._make(call)
         except OperationalError as exc:
             if not sql.engine().is_conflict(exc.__cause__):
                 raise
         finally:
             sql.CONFLICT_TRIES = tries
             connection.close()
-        self.waits.set()
-        assert self.go_on.wait(PATIENCE)
+        self._wait()
         return call()
 
-    def _is_blocked(self):
-        # InnoDB refreshes its table of transactions only if nobody has looked for 0.1 s.
-        if connection.vendor == "sqlite" or self.ended.wait(0.12 * (connection.vendor == "mysql")):
-            return False
-        with connection.cursor() as cursor:
-            cursor.execute(BLOCKED[connection.vendor], [self.session])
-            return cursor.fetchone() is not None
+
+def stops(call):
+    """Where to stop a call, as it goes when nobody is beside it: after each of its statements, and
+    before one where a transaction has ended since the last."""
+    seen = []
+
+    def look(execute, text, *args):
+        before = connection.in_atomic_block
+        result = execute(text, *args)
+        seen.append((before, connection.in_atomic_block, "SAVEPOINT" in text))
+        return result
+
+    with connection.execute_wrapper(look):
+        call()
+    found, was_inside = [], False
+    for number, (before, after, is_savepoint) in enumerate(seen, 1):
+        if was_inside and not before:
+            found.append(("before", number))
+        if (after or number < len(seen)) and not is_savepoint:
+            found.append(("after", number))
+        was_inside = after
+    return found
 
 
 BLOCKED = {
@@ -162,6 +194,20 @@ BLOCKED = {
     "mysql": "SELECT 1 FROM information_schema.innodb_trx"
     " WHERE trx_mysql_thread_id = %s AND trx_state = 'LOCK WAIT'",
 }
+
+
+def anybody_can_write():
+    """On SQLite: whether nobody holds its one lock. On a server always."""
+    if connection.vendor != "sqlite":
+        return True
+    other = sqlite3.connect(connection.settings_dict["NAME"], timeout=0, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        other.close()
+    return True
 
 
 def session_of(connection):

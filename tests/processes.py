@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from django.db import connection, connections, transaction
@@ -19,12 +19,19 @@ across_connections = pytest.mark.django_db(
     transaction=True, available_apps=["django_alkstore", "testproject.shop"]
 )
 
+URL = "ALKSTORE_DATABASE_URL"
+CHILDREN_QUERY = "CHILDREN_QUERY"  # what follows the ? of the URL for children, if not the same
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 30.0
 
 
 def database_url():
     """The test database, as ``testproject.settings`` reads it."""
+    query = os.environ.get(CHILDREN_QUERY) or urlsplit(os.environ.get(URL, "")).query
+    return f"{bare_url()}?{query}" if query else bare_url()
+
+
+def bare_url():
     conf = connection.settings_dict
     if connection.vendor == "sqlite":
         return f"sqlite:///{conf['NAME']}"
@@ -34,12 +41,21 @@ def database_url():
     return f"{scheme}://{user}@{conf['HOST']}{port}/{conf['NAME']}"
 
 
+def is_pooled():
+    """Whether a pooler shares the sessions of the server out: then none is anybody's own."""
+    if connection.vendor != "postgresql":
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return cursor.fetchone()[0] != connection.connection.info.backend_pid
+
+
 def environment():
     """What a child needs to work on the test database."""
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "testproject.settings",
-        "ALKSTORE_DATABASE_URL": database_url(),
+        URL: database_url(),
         "PYTHONUNBUFFERED": "1",
     }
 

@@ -142,10 +142,22 @@ def test_a_job_that_waits_for_its_time_is_run_now(act):
 def test_cancelling_asks_first(act, operator):
     job = JobFactory()
     response = post(operator, "cancel", job)
-    assert f"1 job: {job.pk}" in response.content.decode()
+    page = response.content.decode()
+    assert "Cancel 1 job?" in page
+    assert f"job {job.pk} of reports (ready)" in page
     assert stored(job).state == "ready"
     assert act("cancel", job, **CONFIRMED) == [f"1 job cancelled: {job.pk}."]
     assert stored(job).state == "dead"
+
+
+def test_the_page_between_names_the_first_of_many_jobs(operator, statements):
+    jobs = JobFactory.create_batch(60)
+    before = len(statements)
+    page = post(operator, "cancel", *jobs).content.decode()
+    assert "Cancel 60 jobs?" in page
+    assert page.count("of reports (ready)") == 50
+    assert "and 10 more" in page
+    assert len(statements) - before <= 12
 
 
 def test_changing_the_priority_asks_for_the_number(act, operator):

@@ -318,6 +318,27 @@ def test_the_page_of_a_job_leads_to_its_schedule_and_its_fire(admin_client):
     assert page_url(job) in text(admin_client.get(page_url(fire)))
 
 
+@pytest.mark.parametrize(
+    ("permissions", "shown"),
+    [(["view_job"], []), (["view_job", "view_fire"], ["fire"]),
+     (["view_job", "view_schedule"], ["schedule"])],
+)  # fmt: skip
+def test_the_page_of_a_job_leads_to_what_the_user_may_look_at(
+    client, django_user_model, permissions, shown
+):
+    user = django_user_model.objects.create(username="somebody", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    client.force_login(user)
+    boundary = ago(60)
+    job = JobFactory(schedule="nightly", scheduled_for=boundary)
+    rows = {
+        "schedule": ScheduleFactory(name="nightly"),
+        "fire": FireFactory(schedule="nightly", boundary=boundary, job_id=job.pk),
+    }
+    page = text(client.get(page_url(job)))
+    assert [name for name, row in rows.items() if page_url(row) in page] == shown
+
+
 def test_a_job_of_a_schedule_that_is_gone_has_its_name_still(admin_client):
     job = JobFactory(schedule="gone", scheduled_for=ago(60))
     assert "by the schedule gone" in text(admin_client.get(page_url(job)))

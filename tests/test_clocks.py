@@ -1,22 +1,34 @@
 """A process whose clock is wrong steals nothing, runs nothing early, and fires no boundary twice."""
 
 from datetime import datetime, timedelta, timezone
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 import pytest
 
-from django_alkstore import models, outbox, queue, sql
+from django_alkstore import models, outbox, queue, schedule, sql
 from django_alkstore.names import SCHEDULER_LOCK
 from django_alkstore.scheduler import Scheduler
 
-from .factories import JobFactory, LockFactory, ScheduleFactory, ago
-from .processes import across_connections
+from .factories import Instant, JobFactory, LockFactory, ScheduleFactory, ago
+from .processes import across_connections, until
 
 pytestmark = across_connections
 
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 LETTERS = outbox("letters").queue.name
+
+
+def with_a_clock_of_its_own(tmp_path):
+    """The environment of a process whose wall clock libfaketime shows it."""
+    if FAKETIME is None:
+        pytest.skip("needs Debian's faketime")
+    return {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "SHOP_EXTRA_APPS": "tests.receiving",
+        "RECEIVING_JOURNAL": str(tmp_path / "journal.txt"),
+    }
 
 
 # -- on a server, whose clock decides -------------------------------------------------------------
@@ -26,15 +38,7 @@ LETTERS = outbox("letters").queue.name
 def start_with_wrong_clock(request, start, tmp_path, only_on):
     """Start a command whose process clock is 90 s ahead, or behind."""
     only_on("postgresql", "mysql")
-    if FAKETIME is None:
-        pytest.skip("needs Debian's faketime")
-    env = {
-        "LD_PRELOAD": str(FAKETIME),
-        "FAKETIME": request.param,
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "SHOP_EXTRA_APPS": "tests.receiving",
-        "RECEIVING_JOURNAL": str(tmp_path / "journal.txt"),
-    }
+    env = with_a_clock_of_its_own(tmp_path) | {"FAKETIME": request.param}
     return lambda *args: start(*args, **env)
 
 
@@ -91,7 +95,7 @@ def clock(monkeypatch, only_on):
     only_on("sqlite")
 
     class Clock:
-        now = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+        now = Instant(2026, 3, 1, 12, tzinfo=timezone.utc)
 
         def move(self, **by):
             self.now += timedelta(**by)
@@ -112,7 +116,7 @@ def leader(clock):
 
 def boundaries():
     """Minutes after noon of the boundaries that fired; a second fire of one would be an error."""
-    noon = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+    noon = Instant(2026, 3, 1, 12, tzinfo=timezone.utc)
     fired = models.Job.objects.order_by("scheduled_for").values_list("scheduled_for", flat=True)
     return [(at - noon) / timedelta(minutes=1) for at in fired]
 
@@ -181,3 +185,88 @@ def test_a_claim_made_by_a_clock_ahead_is_acked_after_it_is_set_right(clock):
     job = queue("reports").claim("a")
     clock.move(days=-1)
     assert (queue("reports").claim("b"), job.ack()) == (None, True)
+
+
+# -- on SQLite, in processes that run while the clock is set --------------------------------------
+
+
+class WallClock:
+    """The clock of the host: of this process and of those that are started on it."""
+
+    def __init__(self, path, monkeypatch):
+        self.path = path
+        self.monkeypatch = monkeypatch
+        self.set(timedelta(0))
+
+    def set(self, ahead):
+        """``ahead`` of the true time from now on."""
+        part = self.path.with_suffix(".part")
+        part.write_text(f"{ahead.total_seconds():+f}\n")
+        part.rename(self.path)
+        self.monkeypatch.setattr(sql, "utc_now", lambda: datetime.now(timezone.utc) + ahead)
+
+
+@pytest.fixture
+def wall_clock(tmp_path, monkeypatch, only_on):
+    only_on("sqlite")
+    return WallClock(tmp_path / "clock", monkeypatch)
+
+
+@pytest.fixture
+def start_on_wall_clock(start, wall_clock, tmp_path):
+    env = {"FAKETIME_TIMESTAMP_FILE": str(wall_clock.path), "FAKETIME_NO_CACHE": "1"}
+    return lambda *args: start(*args, **with_a_clock_of_its_own(tmp_path) | env)
+
+
+def fires_since(name, boundary):
+    return models.Fire.objects.filter(schedule=name, boundary__gt=boundary).count()
+
+
+each_step = pytest.mark.parametrize("ahead", [timedelta(hours=-2), timedelta(days=1)], ids=str)
+
+
+@each_step
+def test_an_idle_worker_serves_on_when_the_clock_is_set(ahead, wall_clock, start_on_wall_clock):
+    start_on_wall_clock("run_outbox")
+    outbox("letters").enqueue("fine")
+    until(lambda: not models.Job.objects.exists())
+    wall_clock.set(ahead)
+    outbox("letters").enqueue("fine")
+    outbox("letters").enqueue("fine", delay=0.2)
+    until(lambda: not models.Job.objects.exists())
+
+
+@each_step
+def test_a_leader_fires_on_when_the_clock_is_set(ahead, wall_clock, start_on_wall_clock):
+    schedule("before", "@every 1s", "reports")
+    leader, standby = (start_on_wall_clock("run_schedules") for _ in range(2))
+    until(lambda: models.Fire.objects.count() > 1)
+    wall_clock.set(ahead)
+    now = sql.utc_now()
+    schedule("after", "@every 1s", "reports")
+    until(lambda: fires_since("after", now) > 1)
+    latest = models.Fire.objects.filter(schedule="after").latest("fired_at")
+    assert latest.fired_at - now < timedelta(hours=1)  # by that clock
+    wall_clock.set(timedelta(0))
+    until(lambda: fires_since("before", now - ahead) > 1)
+    assert [leader.terminate(), standby.terminate()] == [0, 0]
+    fired = sorted(models.Fire.objects.values_list("schedule", "boundary", "job_id"))
+    made = sorted(models.Job.objects.values_list("schedule", "scheduled_for", "id"))
+    assert fired == made
+    assert len({fire[:2] for fire in fired}) == len(fired)
+
+
+def test_a_leader_whose_clock_jitters_fires_each_boundary_once(wall_clock, start_on_wall_clock):
+    schedule("steady", "@every 1s", "reports")
+    leader = start_on_wall_clock("run_schedules")
+    jitter = cycle([300, -300, 0, -150, 150])
+
+    def has_fired_enough():
+        wall_clock.set(timedelta(milliseconds=next(jitter)))
+        return models.Fire.objects.count() > 6
+
+    until(has_fired_enough)
+    assert leader.terminate() == 0
+    fired = list(models.Fire.objects.order_by("boundary").values_list("boundary", flat=True))
+    assert {after - before for before, after in pairwise(fired)} == {timedelta(seconds=1)}
+    assert models.Job.objects.count() == len(fired)

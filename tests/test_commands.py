@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import signal
 from datetime import datetime, timedelta
 from datetime import timezone as zones
 
@@ -10,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from django_alkstore import queue
+from django_alkstore import outbox, queue
 from django_alkstore.models import Count, Fire, Job, Schedule
 from django_alkstore.names import SCHEDULER_LOCK, backing_queue
 
@@ -128,6 +129,25 @@ def test_a_check_exits_with_one_and_says_why_on_stderr(start):
     process = start("alkstore_status", "--check", "--max-age", "60")
     assert process.wait(PATIENCE) == 1
     assert "reports has a job that has been ready for 2 min" in process.text
+
+
+@across_connections
+def test_a_check_fails_while_the_worker_is_stopped_and_passes_once_it_goes_on(start):
+    def check():
+        process = start("alkstore_status", "--check", "--max-age", "60")
+        return process.wait(PATIENCE), process.text
+
+    outbox("receipts").enqueue({"order": 1})
+    worker = start("run_outbox", "receipts")
+    until(lambda: not Job.objects.exists())
+    worker.signal(signal.SIGSTOP)
+    JobFactory(queue=backing_queue("receipts"), run_at=ago(120))
+    reason = "outbox receipts has a job that has been ready for 2 min: is a worker running?"
+    assert check() == (1, f"CommandError: {reason}\n")
+    worker.signal(signal.SIGCONT)
+    until(lambda: not Job.objects.exists())
+    assert check() == (0, "ok\n")
+    assert worker.terminate() == 0
 
 
 @pytest.mark.parametrize("args", [["--max-age", "-1"], ["--max-age", "nan"], ["--max-dead", "-1"],

@@ -9,8 +9,11 @@ from django.test import override_settings
 from django_alkstore import get_job, outbox, queue
 from django_alkstore.conf import OUTBOX_DEFAULTS, QUEUE_DEFAULTS, QueueSettings, current, read
 from django_alkstore.names import backing_queue
+from django_alkstore.timetables import plan
 
 NO_DURATION = [None, "10", b"10", True, Decimal(10), -1, math.nan, math.inf, 10**30, [10]]
+
+HOURLY = {"spec": "@every 1h", "queue": "reports"}
 
 REFUSED = {
     "ALKSTORE None": None,
@@ -40,6 +43,24 @@ REFUSED = {
     "expires_in negative": {"QUEUES": {"reports": {"expires_in": -1}}},
     "retention negative": {"QUEUES": {"reports": {"retention": -1}}},
     "retention text": {"QUEUES": {"reports": {"retention": "1d"}}},
+    "SCHEDULES None": {"SCHEDULES": None},
+    "SCHEDULES a list": {"SCHEDULES": ["nightly"]},
+    "schedule None": {"SCHEDULES": {"nightly": None}},
+    "schedule a spec": {"SCHEDULES": {"nightly": "@every 1h"}},
+    "schedule without a spec": {"SCHEDULES": {"nightly": {"queue": "reports"}}},
+    "schedule without a queue": {"SCHEDULES": {"nightly": {"spec": "@every 1h"}}},
+    "schedule name with a space": {"SCHEDULES": {"a b": HOURLY}},
+    "schedule name reserved": {"SCHEDULES": {"__alkstore_x": HOURLY}},
+    "schedule bare cron": {"SCHEDULES": {"nightly": {**HOURLY, "spec": "0 9 * * *"}}},
+    "schedule impossible date": {"SCHEDULES": {"nightly": {**HOURLY, "spec": "@cron 0 0 30 2 *"}}},
+    "schedule queue reserved": {"SCHEDULES": {"nightly": {**HOURLY, "queue": "__alkstore_x"}}},
+    "schedule payload": {"SCHEDULES": {"nightly": {**HOURLY, "payload": {1, 2}}}},
+    "schedule timezone": {"SCHEDULES": {"nightly": {**HOURLY, "timezone": "Nowhere/None"}}},
+    "schedule catch_up": {"SCHEDULES": {"nightly": {**HOURLY, "catch_up": "some"}}},
+    "schedule overlap": {"SCHEDULES": {"nightly": {**HOURLY, "overlap": None}}},
+    "schedule jitter": {"SCHEDULES": {"nightly": {**HOURLY, "jitter": -1}}},
+    "schedule max_fires": {"SCHEDULES": {"nightly": {**HOURLY, "max_fires": 0}}},
+    "schedule max_attempts": {"SCHEDULES": {"nightly": {**HOURLY, "max_attempts": 0}}},
     "LEASE_SECONDS under 1": {"LEASE_SECONDS": 0.99},
     "POLL_INTERVAL 0": {"POLL_INTERVAL": 0},
     "NOTIFY 1": {"NOTIFY": 1},
@@ -71,6 +92,11 @@ UNKNOWN = {
     "in an outbox": ({"OUTBOXES": {"receipts": {"visibility_timeuot": 1}}}, "visibility_timeout"),
     "upper case": ({"QUEUES": {"reports": {"RETENTION": 1}}}, "retention"),
     "delay in a queue": ({"QUEUES": {"reports": {"delay": 1}}}, ""),
+    "no schedules": ({"SCHEDULE": {}}, "SCHEDULES"),
+    "in a schedule": ({"SCHEDULES": {"nightly": {**HOURLY, "time_zone": "UTC"}}}, "timezone"),
+    "an option of its jobs": ({"SCHEDULES": {"nightly": {**HOURLY, "expires": 60}}}, "expires_in"),
+    "delay in a schedule": ({"SCHEDULES": {"nightly": {**HOURLY, "delay": 1}}}, ""),
+    "a schedule's name": ({"SCHEDULES": {"nightly": {**HOURLY, "name": "x"}}}, ""),
 }
 
 
@@ -101,6 +127,21 @@ def test_an_unknown_key_is_refused_and_the_nearest_known_one_named(given, neares
 def test_the_message_says_which_queue_is_set_wrong():
     with pytest.raises(ImproperlyConfigured, match=r"QUEUES\['b'\]: expected max_attempts to be"):
         read({"QUEUES": {"a": {"max_attempts": 1}, "b": {"max_attempts": 0}}})
+
+
+def test_the_message_says_which_schedule_is_set_wrong():
+    with pytest.raises(ImproperlyConfigured, match=r"SCHEDULES\['b'\]: expected jitter to be"):
+        read({"SCHEDULES": {"a": HOURLY, "b": {**HOURLY, "jitter": "5"}}})
+
+
+def test_a_schedule_is_declared_with_what_schedule_takes():
+    entry = {**HOURLY, "timezone": "Europe/London", "jitter": timedelta(minutes=1), "priority": 0}
+    settings = read({"SCHEDULES": {"nightly": entry, "plain": HOURLY}})
+    assert settings.SCHEDULES == {
+        "nightly": plan(**entry),
+        "plain": plan("@every 1h", "reports"),
+    }
+    assert read({}).SCHEDULES == {}
 
 
 def test_what_is_set_lies_over_the_defaults():

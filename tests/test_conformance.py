@@ -19,6 +19,7 @@ from django_alkstore import (
     queue,
 )
 from django_alkstore.models import Job, Lock
+from django_alkstore.sql import SWEEP_ROWS
 
 from .factories import JobFactory, LockFactory, ago
 from .processes import across_connections, in_threads, until
@@ -616,10 +617,10 @@ def test_a_job_behind_more_expired_ones_than_a_sweep_takes_is_found_by_one_claim
 
 
 def test_a_sweep_is_bounded_and_says_that_there_is_more():
-    Job.objects.bulk_create(JobFactory.build_batch(1_001, expired=True))
+    Job.objects.bulk_create(JobFactory.build_batch(SWEEP_ROWS + 1, expired=True))
     engine = reports().engine
     first, second = engine.sweep("reports"), engine.sweep("reports")
-    assert (first.died, first.full) == (1_000, True)
+    assert (first.died, first.full) == (SWEEP_ROWS, True)
     assert (second.died, second.full) == (1, False)
 
 

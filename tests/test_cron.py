@@ -16,7 +16,7 @@ from django_alkstore.models import Fire, Job, Schedule
 from django_alkstore.scheduler import Scheduler
 from django_alkstore.specs import SPEC_MAX, parse_spec
 
-from .factories import ScheduleFactory, ago
+from .factories import ScheduleFactory, ago, aware
 
 UTC = timezone.utc
 SECOND = timedelta(seconds=1)
@@ -560,6 +560,47 @@ def test_minutes_missed_in_a_stall_are_due_once_each():
     assert due.boundaries == [at(f"2025-03-09T10:0{n}") for n in (1, 2, 3)]
 
 
+def test_the_last_boundary_is_the_last_that_is_not_later():
+    daily, first = cron("30 2 * * *", NEW_YORK), at("2025-03-08T07:30")
+    assert daily.last_until(first, first, 1) == [first]
+    assert daily.last_until(first, at("2025-03-09T06:59:59.999999"), 1) == [first]
+    assert daily.last_until(first, at("2025-03-09T07:00"), 1) == [at("2025-03-09T07:00")]
+    assert daily.last_until(first, at("2025-11-02T07:29"), 1) == [at("2025-11-01T06:30")]
+    assert daily.last_until(first, at("2025-11-02T07:30"), 1) == [at("2025-11-02T07:30")]
+    assert daily.last_until(first, at("2026-03-08T06:00"), 1) == [at("2026-03-07T07:30")]
+
+
+def test_the_last_of_what_falls_once_in_decades_is_found():
+    leap, first = cron("0 0 29 2 */7"), at("2060-02-29")
+    assert leap.last_until(first, at("2088-02-28T23:59"), 1) == [first]
+    assert leap.last_until(first, at("2127-01-01"), 1) == [at("2088-02-29")]
+
+
+LINES = ["* * * * * *", "*/7 * * * *", "30 1,2 * * *", "0 0 L * ?", "15 3 * * SUN", "0 2,3 * * *"]
+
+
+@pytest.mark.parametrize("zone", ["UTC", NEW_YORK, "Australia/Lord_Howe", "Africa/Casablanca"])
+def test_the_last_of_those_that_are_due_is_what_a_walk_finds(zone):
+    rng = random.Random(zone)
+    for _ in range(25):
+        spec = cron(rng.choice(LINES), zone)
+        begin = at("2025-01-01") + timedelta(seconds=rng.randrange(365 * 86_400))
+        first = spec.next_after(begin)
+        now = first + timedelta(seconds=rng.choice([0, 0.5, 1, 3_600, 10_000, 90_000]))
+        walked = spec.due(first, now, 10**6).boundaries
+        assert spec.last_until(first, now, 1) == [walked[-1]]
+        skipped = spec.due(first, now, 1).skipped
+        assert len(walked) == skipped + 1
+
+
+def test_the_last_of_a_year_of_seconds_is_found_without_a_walk():
+    begin, end = at("2024-06-01"), at("2025-06-01")
+    spec = cron("* * * * * *", NEW_YORK)
+    assert lines_run(lambda: spec.last_until(begin, end, 1)) < 40_000
+    yearly = cron("0 0 1 1 *", NEW_YORK)
+    assert lines_run(lambda: yearly.last_until(at("1970-01-01T05:00"), end, 1)) < 200_000
+
+
 @pytest.mark.parametrize("zone", ["UTC", NEW_YORK, "Australia/Lord_Howe"])
 def test_a_year_of_seconds_is_counted_not_walked(zone):
     begin, end = at("2024-06-01"), at("2025-06-01")
@@ -647,8 +688,9 @@ def test_a_next_boundary_beyond_the_calendar_is_an_error_that_says_so(zone):
 def test_a_cron_schedule_fires_by_the_projects_clock(settings):
     settings.TIME_ZONE = "Asia/Kolkata"
     row = schedule("morning", "@cron 0 9 * * *", "reports")
-    assert f"{row.next_fire_at:%H:%M}" == "03:30"
-    Scheduler().tick(row.next_fire_at + DAY)
+    first = aware(row.next_fire_at).astimezone(timezone.utc)
+    assert f"{first:%H:%M}" == "03:30"
+    Scheduler().tick(first + DAY)
     wanted = [row.next_fire_at, row.next_fire_at + DAY]
     assert list(Fire.objects.order_by("boundary").values_list("boundary", flat=True)) == wanted
     assert list(Job.objects.order_by("id").values_list("scheduled_for", flat=True)) == wanted

@@ -1,8 +1,8 @@
 """Every interleaving of two workers, and of two schedulers, and a fault at every statement.
 
-One stops before or after each statement of its verb in turn, the other does all of its own, and
-the first goes on. Whatever comes of it, every job is done in the end, and no rule of the torture's
-checker is broken.
+One stops before or after each statement of its verb in turn, the other does all of its own, or stops
+itself in the midst of it, and the first goes on. Whatever comes of it, every job is done in the end,
+and no rule of the torture's checker is broken. The limit: nobody stops more than once.
 """
 
 import itertools
@@ -20,12 +20,15 @@ from testproject.shop.models import Order
 
 from .pauses import (
     Beside,
+    Point,
     Stopped,
+    anybody_can_write,
     in_a_fork,
     kill_process,
     lose_connection,
     points,
     raise_conflict,
+    stops,
 )
 from .processes import across_connections, until
 from .torture.evidence import gather
@@ -36,8 +39,10 @@ from .torture.rules import check
 from .torture.scenarios import claim, hand_out_the_rest, let_lapse, let_lease_lapse, place, register
 
 pytestmark = across_connections
+needs_its_session = pytest.mark.usefixtures("own_sessions")
 
 KILLED = -9
+NOWHERE = ("before", 0)
 TABLES = (models.Job, models.Fire, models.Schedule, models.Lock, Order)
 
 
@@ -63,19 +68,40 @@ def judged(tmp_path, monkeypatch):
     return block
 
 
-def interleave(first, second, point):
-    """Stop ``first`` at the point, run ``second``, and let ``first`` go on.
+def interleave(first, second, point, inner=NOWHERE):
+    """Stop ``first`` at the point, run ``second``, and let ``first`` go on; whether ``second`` came
+    to ``inner``, where it stops until ``first`` has ended or has to wait for it.
 
     Where ``second`` has to wait for what ``first`` holds, it goes on after it.
     """
-    other = Beside(second)
+    other = Beside(second, *inner)
     with Stopped(first, point.when, point.number) as stopped:
-        other.until_it_ends_or_waits()
+        other.start()
+        if has_stopped := other.is_stopped:
+            if anybody_can_write():
+                stopped.resume()
+            other.go_on.set()
     other.until_it_ends()
     if stopped.error:
         raise stopped.error
     point.reached = stopped.point.reached
     point.is_last = point.when == "after" and stopped.point.count <= point.number
+    return has_stopped
+
+
+def in_turn(judged, calls, what, finish=lambda: None):
+    """Every interleaving of two calls in which each of them stops once, in its midst."""
+    with judged(f"{what}: the first alone"):
+        outer = stops(calls()[0])
+    with judged(f"{what}: the second alone"):
+        inner = stops(calls()[1])
+    for where in outer:
+        for other in inner:
+            with judged(f"{what}, stopped {where} and {other}"):
+                has_stopped = interleave(*calls(), Point(None, *where), other)
+                finish()
+            if not has_stopped:  # it ended before, or waited: so it would for what comes later
+                break
 
 
 # -- two workers ----------------------------------------------------------------------------------
@@ -97,6 +123,9 @@ WORKER_VERBS = {
 }
 
 
+LONG_WORKER_VERBS = ("claim", "sweep", "heartbeat")  # of the others there is no midst
+
+
 def a_lapsed_claim():
     place("another")
     place(priority=1)
@@ -105,6 +134,7 @@ def a_lapsed_claim():
     return job
 
 
+@needs_its_session
 @pytest.mark.parametrize("first", WORKER_VERBS)
 def test_two_workers_can_stop_each_other_anywhere_and_break_nothing(first, judged):
     for second, verb in WORKER_VERBS.items():
@@ -113,6 +143,19 @@ def test_two_workers_can_stop_each_other_anywhere_and_break_nothing(first, judge
                 job = a_lapsed_claim()
                 calls = partial(WORKER_VERBS[first], job), partial(verb, job)
                 interleave(*calls, point)
+
+
+@needs_its_session
+@pytest.mark.parametrize("second", LONG_WORKER_VERBS)
+@pytest.mark.parametrize("first", LONG_WORKER_VERBS)
+def test_two_workers_can_stop_each_other_in_turn_and_break_nothing(first, second, judged):
+    verbs = WORKER_VERBS[first], WORKER_VERBS[second]
+
+    def calls():
+        job = a_lapsed_claim()
+        return [partial(verb, job) for verb in verbs]
+
+    in_turn(judged, calls, f"{first}, {second}")
 
 
 def test_a_claim_that_lapses_before_its_call_returns_is_handed_out_once(judged):
@@ -140,6 +183,7 @@ def test_a_conflict_at_any_statement_of_a_worker_is_tried_again(verb, judged):
                 assert bool(found) == bool(expected), point
 
 
+@needs_its_session
 @pytest.mark.parametrize("verb", WORKER_VERBS)
 def test_a_worker_can_lose_its_connection_anywhere_and_lose_nothing(verb, judged, only_on):
     only_on("postgresql", "mysql")
@@ -187,6 +231,7 @@ SCHEDULER_VERBS = {
     "lead": lambda leader, other: other.lead(),
     "register again": lambda leader, other: schedule("nightly", "@every 1m", "reports", LATER),
 }
+LONG_SCHEDULER_VERBS = ("renew and tick", "tick without the lease", "lead")
 BESIDE = {**SCHEDULER_VERBS, "lead": take_over}  # and go on, as far as it gets
 LATER = {"mark": None, "act": "fine", "note": "changed"}
 
@@ -201,6 +246,7 @@ def fire_the_rest():
     until(lambda: Scheduler().tick() or models.Fire.objects.count() == 3)
 
 
+@needs_its_session
 @pytest.mark.parametrize("first", SCHEDULER_VERBS)
 def test_two_schedulers_can_stop_each_other_anywhere_and_fire_once(first, judged):
     for second, verb in BESIDE.items():
@@ -211,6 +257,19 @@ def test_two_schedulers_can_stop_each_other_anywhere_and_fire_once(first, judged
                 calls = (partial(unless_it_lost, verb, *runners) for verb in verbs)
                 interleave(*calls, point)
                 fire_the_rest()
+
+
+@needs_its_session
+@pytest.mark.parametrize("second", LONG_SCHEDULER_VERBS)
+@pytest.mark.parametrize("first", LONG_SCHEDULER_VERBS)
+def test_two_schedulers_can_stop_each_other_in_turn_and_fire_once(first, second, judged):
+    verbs = SCHEDULER_VERBS[first], BESIDE[second]
+
+    def calls():
+        runners = overdue_with_a_lapsed_leader()
+        return [partial(unless_it_lost, verb, *runners) for verb in verbs]
+
+    in_turn(judged, calls, f"{first}, {second}", fire_the_rest)
 
 
 @pytest.mark.parametrize("verb", SCHEDULER_VERBS)
@@ -224,6 +283,7 @@ def test_a_conflict_at_any_statement_of_a_scheduler_is_tried_again(verb, judged)
                 fire_the_rest()
 
 
+@needs_its_session
 @pytest.mark.parametrize("verb", SCHEDULER_VERBS)
 def test_a_scheduler_can_lose_its_connection_anywhere_and_fire_once(verb, judged, only_on):
     only_on("postgresql", "mysql")

@@ -80,6 +80,16 @@ def test_health_is_cheap(client, statements):
 
 
 @pytest.mark.parametrize("path", ["/alkstore/health/", "/alkstore/metrics/"])
+def test_a_probe_opens_no_transaction_though_each_request_has_one(
+    client, token, path, monkeypatch, statements
+):
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    assert client.get(path, headers=token).status_code == 200
+    assert len(statements) > 0
+    assert not [query["sql"] for query in statements if "SAVEPOINT" in query["sql"]]
+
+
+@pytest.mark.parametrize("path", ["/alkstore/health/", "/alkstore/metrics/"])
 def test_only_reading_methods_are_answered(client, path):
     assert client.post(path).status_code == 405
     assert client.head(path).status_code in (200, 401)

@@ -156,12 +156,28 @@ def test_the_zone_of_the_host_changes_nothing(start):
     assert stored_seconds("run_at", local) == noon.timestamp()
 
 
-def test_the_current_time_zone_of_a_request_changes_nothing():
+@across_connections
+def test_the_current_time_zone_of_a_request_changes_nothing(zones):
     with override("Asia/Tokyo"):
         id = reports().enqueue({}, delay=600)
         row = JobFactory(scheduled=True)
+        shown = get_job(id).run_at, JobFactory(running=True).claim_expires_at
     assert stored_seconds("run_at", id) == near(time.time() + 600)
-    assert get_job(row.id).due_at == row.due_at
+    assert seconds(shown[0]) == near(time.time() + 600)
+    assert seconds(get_job(row.id).due_at) == seconds(row.due_at) == near(time.time() + 60)
+    assert seconds(shown[1]) == near(time.time() + 60)
+
+
+@across_connections
+@pytest.mark.parametrize("zones", LOCAL, indirect=True, ids=str)
+def test_local_time_is_the_projects_whatever_the_zone_of_a_request(zones):
+    noon = datetime(2030, 7, 1, 12)
+    JobFactory(visibility_timeout=600)
+    with override("Asia/Tokyo"):
+        id = reports().enqueue({}, run_at=noon)
+        lapses = reports().claim("w").claim_expires_at
+    assert stored_seconds("run_at", id) == noon.replace(tzinfo=ZoneInfo(zones[1])).timestamp()
+    assert seconds(lapses) == near(time.time() + 600)
 
 
 def test_an_instant_in_the_hour_that_comes_twice_is_kept(settings):
@@ -279,7 +295,7 @@ def test_the_hot_indexes_are_there():
     if connection.features.supports_partial_indexes:
         assert (claim, due) == (["queue", "priority", "run_at", "id"], ["queue", "due_at"])
     else:
-        assert claim == ["queue", "state", "priority", "run_at", "id"]
+        assert claim == ["queue", "state", "priority", "run_at", "id", "expires_at"]
         assert due == ["queue", "state", "due_at"]
 
 

@@ -1,11 +1,10 @@
 """What people do to jobs and locks, beside workers that go on."""
 
 import pytest
-from django.db import transaction
 
 from django_alkstore import lock, queue
-from django_alkstore.exceptions import InvalidOption, InvalidSpec
-from django_alkstore.models import Fire, Job, Schedule
+from django_alkstore.exceptions import InvalidOption
+from django_alkstore.models import Job
 from django_alkstore.operations import (
     CANCEL,
     REQUEUE,
@@ -19,10 +18,8 @@ from django_alkstore.operations import (
     set_priority,
     windows,
 )
-from django_alkstore.scheduler import Scheduler
-from django_alkstore.schedules import fire_now, pause_schedule, resume_schedule
 
-from .factories import JobFactory, LockFactory, ScheduleFactory, ago
+from .factories import JobFactory, LockFactory, ago
 from .processes import across_connections, held, locking
 
 pytestmark = pytest.mark.django_db

@@ -71,9 +71,23 @@ def test_each_queue_has_its_counts(page):
     JobFactory.create_batch(2, queue="mail", scheduled=True)
     JobFactory(queue="mail", lapsed=True)
     JobFactory(queue="mail", dead=True)
-    ready, _, scheduled, due, running, lapsed, dead, *_ = cells(page(), "mail")
+    ready, _, dead, running, lapsed, scheduled, due, *_ = cells(page(), "mail")
     assert (ready, scheduled, running, lapsed, dead) == ("3", "2", "1", "1", "1")
     assert due.endswith(" s")
+
+
+def test_what_the_warnings_are_about_stands_out_of_its_row(page):
+    JobFactory(queue="slow", run_at=ago(3_600)), JobFactory(queue="quick")
+    JobFactory(queue="broken", dead=True), JobFactory(queue="lost", lapsed=True, due_at=ago(3_600))
+    JobFactory(queue="late", scheduled=True, due_at=ago(3_600))
+    wanted = {"slow": ["60 min"], "quick": [], "broken": ["1"], "lost": ["1"], "late": ["now"]}
+    found = {
+        name: re.findall("alkstore-bad.*?>([^<>]+)<", row)
+        for row in page().split("<tr>")
+        for name in re.findall('<th scope="row"><a [^>]*>(.*?)</a>', row)
+        if name in wanted
+    }
+    assert found == wanted
 
 
 def test_a_count_that_was_not_finished_is_shown_as_at_least(page, monkeypatch):

@@ -6,12 +6,13 @@ import json
 
 import pytest
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from django_alkstore import queue, sql
+from django_alkstore.models import Fire, Schedule
 
-from .factories import ScheduleFactory
+from .factories import FireFactory, ScheduleFactory
 from .piles import pile
+from .plans import faults_of, plans_of
 from .processes import across_connections
 
 pytestmark = across_connections  # ANALYZE TABLE commits what came before it
@@ -26,8 +27,9 @@ def many_rows(request):
             pile(kind, count, queue=name, priority=9 if kind == "scheduled" else 0)
     for kind in ("lapsed", "expired"):
         pile(kind, 100)
-    ScheduleFactory.create_batch(300)
-    ScheduleFactory(overdue=True)
+    schedules = ScheduleFactory.build_batch(2_000) + ScheduleFactory.build_batch(100, overdue=True)
+    Schedule.objects.bulk_create(schedules)
+    Fire.objects.bulk_create(FireFactory.build(schedule=row.name) for row in schedules)
     if request.param == "analyzed":
         with connection.cursor() as cursor:
             for table in ("job", "schedule", "lock", "fire"):
@@ -35,55 +37,6 @@ def many_rows(request):
                 cursor.execute(f"{word} django_alkstore_{table}")
                 if connection.vendor == "mysql":
                     cursor.fetchall()
-
-
-def plans_of(verb):
-    """Each statement that ``verb`` sends, with the database's plan for it."""
-    with CaptureQueriesContext(connection) as captured:
-        verb()
-    texts = [query["sql"] for query in captured if "django_alkstore" in query["sql"]]
-    assert texts
-    return {text: plan_of(text) for text in texts if not text.startswith("INSERT")}
-
-
-def plan_of(text):
-    explain = {
-        "sqlite": "EXPLAIN QUERY PLAN",
-        "postgresql": "EXPLAIN (FORMAT JSON)",
-        "mysql": "EXPLAIN FORMAT=JSON",
-    }[connection.vendor]
-    with connection.cursor() as cursor:
-        cursor.execute(f"{explain} {text}")
-        rows = cursor.fetchall()
-    if connection.vendor == "sqlite":
-        return "\n".join(row[3] for row in rows)
-    plan = rows[0][0]
-    return json.loads(plan) if isinstance(plan, str) else plan
-
-
-def faults_of(plan):
-    """What in a plan says that it walks a table of ours or sorts rows."""
-    if isinstance(plan, str):
-        return [word for word in ("SCAN django_alkstore", "TEMP B-TREE") if word in plan]
-    return [fault for node in nodes_of(plan) for fault in node_faults(node)]
-
-
-def node_faults(node):
-    if node.get("Node Type") in ("Seq Scan", "Sort"):
-        yield node["Node Type"]
-    if node.get("access_type") == "ALL" and node["table_name"].startswith("django_alkstore"):
-        yield "a walk of the table"
-    if "filesort" in node:
-        yield "filesort"
-
-
-def nodes_of(plan):
-    """Every object in a plan that is JSON."""
-    if isinstance(plan, dict):
-        yield plan
-    for part in plan.values() if isinstance(plan, dict) else plan:
-        if isinstance(part, (dict, list)):
-            yield from nodes_of(part)
 
 
 def claim_a_batch():

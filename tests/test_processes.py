@@ -17,7 +17,7 @@ from django_alkstore.models import Fire, Job, Lock
 from django_alkstore.names import SCHEDULER_LOCK, backing_queue
 
 from .factories import LockFactory, ScheduleFactory, ago
-from .processes import database_url, until
+from .processes import database_url, is_pooled, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -394,7 +394,8 @@ def test_both_commands_go_on_after_their_sessions_were_ended(
     reaches(worker, lambda: boundaries("fast") and len(journal()) == 1)
     until(end_sessions)
     for process in (scheduler, worker):
-        process.until_says("the database failed")
+        if not is_pooled():  # or the pooler has another session for it
+            process.until_says("the database failed")
     assert fires_again()
     outbox("letters").enqueue("after")
     reaches(worker, lambda: len(journal()) == 2)

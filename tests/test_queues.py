@@ -4,7 +4,7 @@ import sqlite3
 import sys
 import uuid
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta, timezone
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -26,7 +26,7 @@ from django_alkstore.models import Job, Lock
 from django_alkstore.queues import process
 from testproject.shop.models import Order
 
-from .factories import JobFactory, OrderFactory, ago
+from .factories import Instant, JobFactory, OrderFactory, ago, aware
 from .processes import across_connections, held, in_threads, until
 
 pytestmark = pytest.mark.django_db
@@ -391,6 +391,14 @@ def spoil_the_payload(id):
         cursor.execute("PRAGMA ignore_check_constraints = OFF")
 
 
+def test_a_job_that_was_to_run_before_all_time_is_claimed_first(only_on):
+    only_on("sqlite", "postgresql")
+    job, odd = JobFactory(run_at=ago(900)), JobFactory()
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE django_alkstore_job SET run_at = '-infinity' WHERE id = {odd.pk}")
+    assert [claimed.id for claimed in queue("reports").claim_batch("w", 5)] == [odd.pk, job.pk]
+
+
 def test_a_payload_that_is_no_json_is_retried_then_dead_and_others_run(only_on):
     only_on("sqlite")  # the others refuse it
     bad = JobFactory(priority=1, max_attempts=2, backoff=0).id
@@ -463,7 +471,7 @@ def test_no_delay_is_ready_at_once():
 def test_a_job_that_may_not_wait_at_all_dies_unstarted():
     id = reports().enqueue({}, expires_in=0)
     row = get_job(id)
-    until(lambda: reports().engine.clock() >= row.expires_at)
+    until(lambda: reports().engine.clock() >= aware(row.expires_at))
     assert reports().claim("w") is None
     assert (get_job(id).state, get_job(id).last_error) == ("dead", "expired before it could run")
 
@@ -471,7 +479,7 @@ def test_a_job_that_may_not_wait_at_all_dies_unstarted():
 def test_the_life_of_a_job_counts_from_the_instant_it_may_first_run():
     row = get_job(reports().enqueue({}, delay=100, expires_in=10))
     assert (row.expires_at - row.run_at).total_seconds() == pytest.approx(10, abs=0.01)
-    at = datetime(2999, 1, 1, tzinfo=timezone.utc)
+    at = Instant(2999, 1, 1, tzinfo=timezone.utc)
     row = get_job(reports().enqueue({}, run_at=at, expires_in=0))
     assert (row.run_at, row.expires_at, row.due_at) == (at, at, at)
 
@@ -507,9 +515,10 @@ def test_fractions_of_a_second_are_kept():
     after = reports().engine.clock()
     half = timedelta(seconds=0.5)
     fuzz = timedelta(milliseconds=1)
-    assert before + half - fuzz <= job.claim_expires_at <= after + half + fuzz
+    assert before + half - fuzz <= aware(job.claim_expires_at) <= after + half + fuzz
     assert job.heartbeat(extend=0.25) is True
-    assert job.claim_expires_at <= reports().engine.clock() + timedelta(seconds=0.25) + fuzz
+    quarter = timedelta(seconds=0.25)
+    assert aware(job.claim_expires_at) <= reports().engine.clock() + quarter + fuzz
 
 
 @pytest.mark.parametrize("extend", [0, -1, "60", True, float("inf")])

@@ -5,8 +5,15 @@ import textwrap
 import pytest
 
 import django_alkstore
-from django_alkstore import AlkstoreError, AlreadyRegistered, InvalidName, InvalidOption
-from django_alkstore.registry import Registry, autodiscover, deliveries, handlers
+from django_alkstore import (
+    AlkstoreError,
+    AlreadyRegistered,
+    InvalidName,
+    InvalidOption,
+    InvalidSpec,
+)
+from django_alkstore.registry import Declarations, Registry, autodiscover, deliveries, handlers
+from django_alkstore.timetables import plan
 
 from .processes import PATIENCE, ROOT
 
@@ -83,6 +90,79 @@ def test_an_outbox_and_a_queue_of_one_name_are_two_things():
 
 def test_the_error_is_one_of_ours():
     assert issubclass(AlreadyRegistered, AlkstoreError)
+
+
+# -- declaring schedules --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def declarations():
+    return Declarations()
+
+
+def test_a_schedule_declared_above_a_handler_has_its_dotted_path_for_a_name(declarations):
+    assert declarations.declare("@every 5m", queue="mails")(send) is send
+    assert declarations.plans() == {"tests.test_registry.send": plan("@every 5m", "mails")}
+
+
+def test_a_schedule_may_be_given_another_name_and_all_that_schedule_takes(declarations):
+    options = {"timezone": "Europe/London", "overlap": "skip", "priority": 0, "payload": {"a": 1}}
+    declarations.declare("@cron 0 9 * * *", queue="mails", name="daily", **options)(send)
+    assert declarations.plans() == {"daily": plan("@cron 0 9 * * *", "mails", **options)}
+
+
+def test_a_handler_may_have_several_schedules(declarations):
+    declarations.declare("@every 5m", queue="mails")(send)
+    declarations.declare("@every 1h", queue="mails", name="hourly")(send)
+    assert len(declarations.plans()) == 2
+
+
+def test_a_second_declaration_of_a_name_is_refused_and_the_first_stays(declarations):
+    declarations.declare("@every 5m", queue="mails")(send)
+    with pytest.raises(AlreadyRegistered, match="to be declared once, got a second declaration$"):
+        declarations.declare("@every 1h", queue="mails")(send)
+    assert declarations.plans()["tests.test_registry.send"].spec == "@every 5m"
+
+
+def test_the_same_declaration_may_come_again(declarations):
+    for _ in range(2):
+        declarations.declare("@every 5m", queue="mails")(send)
+    assert len(declarations.plans()) == 1
+
+
+@pytest.mark.parametrize("name", ["", "a b", "__alkstore_x", 5, send], ids=str)
+def test_a_wrong_name_of_a_schedule_is_refused(declarations, name):
+    with pytest.raises(InvalidName, match="^expected the schedule name to be .*, got "):
+        declarations.declare("@every 5m", queue="mails", name=name)(send)
+    assert declarations.plans() == {}
+
+
+def test_a_function_inside_another_needs_a_name(declarations):
+    def inner(job):
+        """A handler that has no path of its own."""
+
+    with pytest.raises(InvalidName, match="<locals>"):
+        declarations.declare("@every 5m", queue="mails")(inner)
+    declarations.declare("@every 5m", queue="mails", name="inner")(inner)
+    assert list(declarations.plans()) == ["inner"]
+
+
+@pytest.mark.parametrize(
+    ("error", "args", "given"),
+    [
+        (InvalidSpec, ("0 9 * * *",), {"queue": "mails"}),
+        (InvalidSpec, (None,), {"queue": "mails"}),
+        (InvalidName, ("@every 5m",), {"queue": "a b"}),
+        (InvalidOption, ("@every 5m",), {"queue": "mails", "timezone": "Nowhere/None"}),
+        (InvalidOption, ("@every 5m",), {"queue": "mails", "jitter": -1}),
+        (TypeError, ("@every 5m",), {}),
+        (TypeError, ("@every 5m", "mails"), {}),
+        (TypeError, ("@every 5m",), {"queue": "mails", "delay": 5}),
+    ],
+)
+def test_a_wrong_schedule_is_refused_where_it_is_written(error, args, given):
+    with pytest.raises(error):
+        django_alkstore.scheduled(*args, **given)
 
 
 # -- discovering ----------------------------------------------------------------------------------

@@ -3,27 +3,32 @@
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from django_alkstore import (
     InvalidOption,
     LeadershipLost,
     StopToken,
+    fire_now,
     get_job,
+    next_boundaries,
     queue,
     run_schedules,
     schedule,
     timetables,
     unschedule,
+    update_schedule,
 )
 from django_alkstore import scheduler as loop
 from django_alkstore.models import Fire, Job, Lock, Schedule
 from django_alkstore.names import SCHEDULER_LOCK
 from django_alkstore.scheduler import Scheduler
+from django_alkstore.status import is_well, snapshot
 
 from .factories import FireFactory, LockFactory, ScheduleFactory, ago
 from .ledger import NOON, at, fired, jobs, tick_all
@@ -99,6 +104,14 @@ def test_a_disabled_schedule_fires_nothing():
     assert (jobs(), fired()) == ([], [])
 
 
+def test_boundaries_of_a_clock_are_where_it_says_however_late_the_ticks():
+    ScheduleFactory(name="drifting", spec="@cron * * * * *", next_fire_at=NOON)
+    scheduler = Scheduler()
+    for n in range(30):
+        scheduler.tick(at(60 * n + 0.3 * n))
+    assert fired() == [60 * k for k in range(30)]
+
+
 def test_boundaries_are_the_first_plus_whole_intervals_however_late_the_ticks():
     ScheduleFactory(name="drifting", next_fire_at=at(0.25))
     scheduler = Scheduler()
@@ -107,8 +120,13 @@ def test_boundaries_are_the_first_plus_whole_intervals_however_late_the_ticks():
     assert fired() == [0.25 + 60 * k for k in range(30)]
 
 
-def test_boundaries_missed_in_a_stall_fire_once_each():
-    ScheduleFactory(name="minutely", next_fire_at=at(60))
+each_minutely = pytest.mark.parametrize("spec", ["@every 1m", "@cron * * * * *"])
+each_secondly = pytest.mark.parametrize("spec", ["@every 1s", "@cron * * * * * *"])
+
+
+@each_minutely
+def test_boundaries_missed_in_a_stall_fire_once_each(spec):
+    ScheduleFactory(name="minutely", spec=spec, next_fire_at=at(60))
     tick_all(at(190))
     tick_all(at(191))
     assert jobs() == fired() == [60, 120, 180]
@@ -116,8 +134,9 @@ def test_boundaries_missed_in_a_stall_fire_once_each():
     assert (row.last_fired_at, row.next_fire_at) == (at(180), at(240))
 
 
-def test_a_long_outage_fires_64_boundaries_and_the_ledger_counts_the_rest():
-    ScheduleFactory(name="fast", spec="@every 1s", next_fire_at=NOON)
+@each_secondly
+def test_a_long_outage_fires_64_boundaries_and_the_ledger_counts_the_rest(spec):
+    ScheduleFactory(name="fast", spec=spec, next_fire_at=NOON)
     tick_all(at(999.5))
     tick_all(at(999.5))
     assert jobs() == fired() == list(range(64))
@@ -127,24 +146,27 @@ def test_a_long_outage_fires_64_boundaries_and_the_ledger_counts_the_rest():
     assert Schedule.objects.get().next_fire_at == at(1000)
 
 
-def test_a_schedule_set_back_a_year_catches_up_and_goes_on():
-    ScheduleFactory(name="minutely", next_fire_at=NOON - timedelta(days=365))
+@each_minutely
+def test_a_schedule_set_back_a_year_catches_up_and_goes_on(spec):
+    ScheduleFactory(name="minutely", spec=spec, next_fire_at=NOON - timedelta(days=365))
     tick_all(NOON)
     tick_all(at(60))
     assert len(jobs()) == 65
     assert fired()[-1] == 60
 
 
-def test_a_schedule_set_back_fires_no_boundary_again():
-    ScheduleFactory(name="minutely", next_fire_at=NOON)
+@each_minutely
+def test_a_schedule_set_back_fires_no_boundary_again(spec):
+    ScheduleFactory(name="minutely", spec=spec, next_fire_at=NOON)
     tick_all(at(180))
     Schedule.objects.update(next_fire_at=NOON)
     tick_all(at(240))
     assert jobs() == fired() == [0, 60, 120, 180, 240]
 
 
-def test_a_schedule_set_back_keeps_a_true_count_of_what_was_skipped():
-    ScheduleFactory(name="fast", spec="@every 1s", next_fire_at=NOON)
+@each_secondly
+def test_a_schedule_set_back_keeps_a_true_count_of_what_was_skipped(spec):
+    ScheduleFactory(name="fast", spec=spec, next_fire_at=NOON)
     for second in range(100):
         FireFactory(schedule="fast", boundary=at(second))
     tick_all(at(199.5))
@@ -234,13 +256,41 @@ def test_the_oldest_boundaries_fire_first(monkeypatch):
     assert (fired("a"), fired("b"), fired("c")) == ([1], [2], [])
 
 
-def test_editing_a_schedule_just_before_the_boundary_makes_no_other_miss_it():
-    ScheduleFactory.create_batch(20, next_fire_at=at(60))
-    ScheduleFactory(name="edited", next_fire_at=at(60))
+@each_minutely
+def test_editing_a_schedule_just_before_the_boundary_makes_no_other_miss_it(spec):
+    ScheduleFactory.create_batch(20, spec=spec, next_fire_at=at(60))
+    ScheduleFactory(name="edited", spec=spec, next_fire_at=at(60))
     for minute in range(1, 6):
-        schedule("edited", "@every 1m", "reports", minute)
+        tick_all(at(60 * minute - 0.1))
+        schedule("edited", spec, "reports", minute)
+        update_schedule("edited", priority=minute)
         tick_all(at(60 * minute))
     assert len(jobs()) == len(fired()) == 21 * 5
+
+
+def test_500_schedules_of_one_minute_all_fire_each_minute_and_once():
+    rows = ScheduleFactory.build_batch(500, spec="@cron * * * * *", next_fire_at=NOON)
+    Schedule.objects.bulk_create(rows)
+    for minute in range(3):
+        tick_all(at(60 * minute))
+    assert Job.objects.count() == Fire.objects.count() == 1_500
+    assert Fire.objects.values("schedule", "boundary").distinct().count() == 1_500
+
+
+def test_many_schedules_with_a_backlog_neither_starve_a_normal_one_nor_cost_the_lease():
+    first = ago(1_000)
+    rows = ScheduleFactory.build_batch(60, spec="@cron * * * * * *", next_fire_at=first)
+    Schedule.objects.bulk_create(rows)
+    ScheduleFactory(name="normal", overdue=True)
+    scheduler = Scheduler()
+    scheduler.lead()
+    token = scheduler.lease.token
+    scheduler.pass_once()
+    scheduler.pass_once()
+    assert len(fired("normal")) == 1
+    late = Job.objects.filter(scheduled_for__lt=first + timedelta(seconds=500))
+    assert late.count() == 60 * 64
+    assert (Lock.objects.get(name=SCHEDULER_LOCK).token, scheduler.lease.renew()) == (token, True)
 
 
 # -- options --------------------------------------------------------------------------------------
@@ -285,6 +335,35 @@ def test_jobs_that_expire_do_not_pile_up_while_no_worker_runs():
     assert Job.objects.filter(state="dead").count() == 60
 
 
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+@pytest.mark.parametrize("spec", ["@every 10s", "@cron */10 * * * * *"])
+def test_after_an_hour_without_a_worker_an_expiry_of_one_interval_leaves_two_jobs_at_most(
+    spec, overlap
+):
+    hour_ago = ago(3_600).replace(microsecond=0)
+    row = ScheduleFactory(spec=spec, expires_in=10, overlap=overlap,
+                          next_fire_at=hour_ago - timedelta(seconds=hour_ago.second % 10))  # fmt: skip
+    for n in range(361):
+        tick_all(row.next_fire_at + timedelta(seconds=10 * n))
+    assert Job.objects.count() == 361
+    assert len(queue("reports").claim_batch("worker", 1_000)) <= 2
+    assert Job.objects.filter(state="dead", last_error__contains="expired").count() >= 359
+
+
+def test_a_job_of_a_late_boundary_expires_as_if_it_had_been_fired_in_time():
+    ScheduleFactory(spec="@cron 0 12 * * *", expires_in=3_600, next_fire_at=NOON)
+    tick_all(at(600))
+    job = Job.objects.get()
+    assert (job.scheduled_for, job.expires_at) == (NOON, at(3_600))
+
+
+def test_fired_jobs_are_claimed_in_the_order_of_their_boundaries():
+    ScheduleFactory(spec="@cron * * * * * *", next_fire_at=NOON)
+    tick_all(at(20))
+    claimed = queue("reports").claim_batch("worker", 100)
+    assert [job.scheduled_for for job in claimed] == [at(n) for n in range(21)]
+
+
 def test_without_time_zones_in_settings_boundaries_are_the_same_instants(settings):
     settings.USE_TZ, settings.TIME_ZONE = False, "America/Los_Angeles"
     row = schedule("minutely", "@every 1m", "reports")
@@ -296,6 +375,418 @@ def test_without_time_zones_in_settings_boundaries_are_the_same_instants(setting
         b - now for b in Fire.objects.order_by("boundary").values_list("boundary", flat=True)
     ]
     assert [round(late.total_seconds(), -1) for late in lateness] == [60, 120, 180]
+
+
+MATRIX = [(use_tz, zone) for use_tz in (True, False)
+          for zone in ("UTC", "Europe/Moscow", "America/Los_Angeles")]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", ["@every 1m", "@cron * * * * *"])
+@pytest.mark.parametrize(("use_tz", "zone"), MATRIX)
+def test_whatever_settings_say_of_time_zones_three_minutes_are_three_boundaries(
+    settings, use_tz, zone, spec
+):
+    settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
+    schedule("minutely", spec, "reports")
+    first = Scheduler().engine.read(Scheduler().engine.schedule_named("minutely").seen)
+    for seconds in (-1, 0, 0, 61, 179):
+        tick_all(first + timedelta(seconds=seconds))
+    settings.USE_TZ, settings.TIME_ZONE = True, "UTC"
+    wanted = [first + timedelta(minutes=n) for n in range(3)]
+    assert list(Fire.objects.order_by("boundary").values_list("boundary", flat=True)) == wanted
+    assert sorted(Job.objects.values_list("run_at", "scheduled_for")) == [(b, b) for b in wanted]
+
+
+def test_without_time_zones_in_settings_a_clock_is_still_the_projects(settings):
+    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Kolkata"
+    schedule("morning", "@cron 0 9 * * *", "reports")
+    engine = Scheduler().engine
+    first = engine.read(engine.schedule_named("morning").seen)
+    assert f"{first:%H:%M %Z}" == "03:30 UTC"
+    tick_all(first)
+    settings.USE_TZ, settings.TIME_ZONE = True, "UTC"
+    assert Fire.objects.get().boundary == first
+
+
+PASSES = {"first": "2025-11-02T05:30+00:00", "second": "2025-11-02T06:30+00:00"}
+
+
+@pytest.mark.parametrize("stored", PASSES.values(), ids=PASSES)
+@pytest.mark.parametrize("starts", ["05:10", "05:40", "06:10", "06:40"])
+def test_a_boundary_stored_in_an_hour_that_comes_twice_is_neither_fatal_nor_repeated(
+    stored, starts
+):
+    stored = datetime.fromisoformat(stored)
+    now = datetime.fromisoformat(f"2025-11-02T{starts}+00:00")
+    ScheduleFactory(spec="@cron 30 1 * * *", timezone="America/New_York", next_fire_at=stored,
+                    last_fired_at=stored - timedelta(days=1))  # fmt: skip
+    tick_all(now)
+    tick_all(now)
+    row = Schedule.objects.get()
+    assert row.next_fire_at > now
+    first = datetime.fromisoformat(PASSES["first"])
+    assert list(Fire.objects.values_list("boundary", flat=True)) == (
+        [first] if stored == first <= now else []
+    )
+    tick_all(datetime(2025, 11, 3, 6, 30, tzinfo=timezone.utc))
+    assert Fire.objects.filter(boundary__gte=stored).count() == 1 + (stored == first)
+
+
+def test_a_pending_boundary_that_is_none_of_the_changed_clock_is_passed_by(settings):
+    ScheduleFactory(name="morning", spec="@cron 0 9 * * *", next_fire_at=at(-3 * 3_600))
+    settings.TIME_ZONE = "Asia/Kolkata"
+    tick_all(NOON)
+    row = Schedule.objects.get()
+    assert (fired(), row.next_fire_at) == ([], datetime(2024, 3, 2, 3, 30, tzinfo=timezone.utc))
+    tick_all(row.next_fire_at)
+    assert jobs() == fired() == [15.5 * 3_600]
+
+
+def test_a_pending_boundary_that_is_none_of_the_changed_clock_is_no_next_boundary(settings):
+    ScheduleFactory(name="morning", spec="@cron 0 9 * * *", next_fire_at=at(-3 * 3_600))
+    settings.TIME_ZONE = "Asia/Kolkata"
+    assert f"{next_boundaries('morning', 1)[0]:%d %H:%M %Z}" == "02 09:00 IST"
+
+
+# -- what was missed ------------------------------------------------------------------------------
+
+
+def ledger(name=None):
+    """Fires in order: the boundary, whether it has a job, and how many were dropped."""
+    rows = Fire.objects.filter(schedule=name) if name else Fire.objects.all()
+    return [((fire.boundary - NOON).total_seconds(), fire.job_id is not None, fire.skipped)
+            for fire in rows.order_by("boundary")]  # fmt: skip
+
+
+@each_secondly
+def test_latest_fires_the_last_and_the_ledger_says_what_was_dropped_from_where(spec, caplog):
+    ScheduleFactory(name="fast", spec=spec, catch_up="latest", next_fire_at=NOON)
+    tick_all(at(999.5))
+    tick_all(at(999.5))
+    assert ledger() == [(0, False, 999), (999, True, 0)]
+    assert set(Fire.objects.values_list("why", flat=True)) == {"missed", ""}
+    row = Schedule.objects.get()
+    assert (row.next_fire_at, row.last_fired_at, row.fires) == (at(1_000), at(999), 1)
+    assert caplog.text.count("schedule fast skipped 999 boundaries from") == 1
+
+
+@each_minutely
+def test_none_drops_what_is_late_and_fires_what_a_successor_finds(spec):
+    ScheduleFactory(name="minutely", spec=spec, catch_up="none", next_fire_at=NOON)
+    tick_all(at(200))
+    assert ledger() == [(0, False, 3), (180, True, 0)]
+    tick_all(at(271))
+    assert ledger()[2:] == [(240, False, 1)]
+    assert jobs() == [180]
+
+
+def test_three_leases_are_in_time_where_that_is_longer(settings):
+    settings.ALKSTORE = {"LEASE_SECONDS": 60}
+    ScheduleFactory(spec="@every 10m", catch_up="none", next_fire_at=NOON)
+    Scheduler().tick(at(179))
+    ScheduleFactory(spec="@every 10m", catch_up="none", next_fire_at=NOON)
+    Scheduler().tick(at(181))
+    assert ledger() == [(0, True, 0), (0, False, 1)] or ledger() == [(0, False, 1), (0, True, 0)]
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "none"])
+def test_a_schedule_set_back_drops_and_fires_nothing_twice(catch_up):
+    ScheduleFactory(name="minutely", catch_up=catch_up, next_fire_at=NOON)
+    tick_all(at(300))
+    before = ledger()
+    Schedule.objects.update(next_fire_at=NOON)
+    tick_all(at(300))
+    assert ledger() == before
+    assert Schedule.objects.get().next_fire_at == at(360)
+
+
+def test_a_schedule_that_was_set_back_a_year_fires_what_its_catch_up_asks_for():
+    for catch_up in timetables.CATCH_UPS:
+        ScheduleFactory(name=catch_up, catch_up=catch_up, spec="@cron * * * * *",
+                        next_fire_at=NOON - timedelta(days=365))  # fmt: skip
+    tick_all(at(20))
+    tick_all(at(60))
+    assert {name: len(jobs(name)) for name in timetables.CATCH_UPS} == {
+        "all": 65, "latest": 2, "none": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "none"])
+def test_a_failing_insert_leaves_no_word_of_what_was_dropped(catch_up):
+    ScheduleFactory(catch_up=catch_up, next_fire_at=NOON)
+    with failing("django_alkstore_job", IntegrityError("refused")):
+        Scheduler().tick(at(301))
+    assert (ledger(), Schedule.objects.get().next_fire_at) == ([], NOON)
+
+
+# -- what meets a job that is alive ---------------------------------------------------------------
+
+
+def end(boundary):
+    """The job of a boundary ends."""
+    Job.objects.filter(scheduled_for=boundary).delete()
+
+
+LIVES = {
+    "ready": {"state": "ready"},
+    "delayed": {"state": "scheduled", "run_at": ago(-600), "due_at": ago(-600)},
+    "running": {"state": "running", "claim_token": 1, "due_at": ago(-600)},
+    "running longer than its claim": {"state": "running", "claim_token": 1, "due_at": ago(600)},
+    "running and past its expiry": {"state": "running", "expires_at": NOON, "due_at": ago(-600)},
+    "to expire": {"expires_at": ago(-600), "due_at": ago(-600)},
+}
+ENDED = {
+    "done": {"state": "done", "finished_at": NOON},
+    "dead": {"state": "dead", "finished_at": NOON},
+    "expired": {"expires_at": NOON, "due_at": NOON},
+    "delayed and expired": {"state": "scheduled", "run_at": NOON, "due_at": NOON,
+                            "expires_at": NOON},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
+def test_skip_drops_boundaries_while_the_last_job_lives(life):
+    ScheduleFactory(name="minutely", overlap="skip", next_fire_at=NOON)
+    tick_all(NOON)
+    Job.objects.update(**life)
+    tick_all(at(60))
+    tick_all(at(190))
+    assert (jobs(), ledger()) == ([0], [(0, True, 0), (60, False, 1), (120, False, 2)])
+    assert set(Fire.objects.exclude(skipped=0).values_list("why", flat=True)) == {
+        "the last job was alive"
+    }
+    assert Schedule.objects.get().fires == 1
+    end(NOON)
+    tick_all(at(240))
+    assert jobs() == [240]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue"])
+@pytest.mark.parametrize("life", ENDED.values(), ids=ENDED)
+def test_a_job_that_has_come_to_an_end_is_in_nobodys_way(life, overlap):
+    ScheduleFactory(overlap=overlap, next_fire_at=NOON)
+    tick_all(NOON)
+    Job.objects.update(**life)
+    tick_all(at(60))
+    assert ledger() == [(0, True, 0), (60, True, 0)]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue"])
+def test_a_job_that_a_person_fired_is_in_the_way_too(overlap):
+    ScheduleFactory(name="minutely", overlap=overlap, next_fire_at=NOON)
+    job_id = fire_now("minutely")
+    tick_all(NOON)
+    assert Job.objects.count() == 1
+    Job.objects.filter(id=job_id).delete()
+    tick_all(at(60))
+    assert jobs() == ([60] if overlap == "skip" else [0])
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue"])
+def test_another_schedules_job_is_in_nobodys_way(overlap):
+    ScheduleFactory(name="one", overlap=overlap, next_fire_at=NOON)
+    ScheduleFactory(name="two", overlap=overlap, next_fire_at=NOON)
+    tick_all(NOON)
+    Job.objects.filter(schedule="two").delete()
+    tick_all(at(60))
+    assert (jobs("one"), jobs("two")) == ([0], [60])
+
+
+def test_skip_makes_up_for_one_of_those_that_were_missed_and_says_so():
+    ScheduleFactory(overlap="skip", next_fire_at=NOON)
+    tick_all(at(300))
+    assert ledger() == [(0, True, 5)]
+
+
+@each_minutely
+def test_queue_lets_a_boundary_wait_until_the_last_job_ends(spec):
+    ScheduleFactory(spec=spec, overlap="queue", next_fire_at=NOON)
+    tick_all(NOON)
+    tick_all(at(60))
+    tick_all(at(190))
+    assert (jobs(), ledger()) == ([0], [(0, True, 0)])
+    for seconds in (60, 120, 180):
+        end(at(seconds - 60))
+        tick_all(at(190))
+        assert jobs() == [seconds]
+    end(at(180))
+    tick_all(at(190))
+    assert (jobs(), fired(), Schedule.objects.get().next_fire_at) == (
+        [], [0, 60, 120, 180], at(240),
+    )  # fmt: skip
+    assert not Fire.objects.filter(skipped__gt=0).exists()
+
+
+def test_queue_lets_no_more_than_64_wait():
+    ScheduleFactory(spec="@every 1s", overlap="queue", next_fire_at=NOON)
+    tick_all(at(100))
+    assert (jobs(), Schedule.objects.get().next_fire_at) == ([37], at(38))
+    assert ledger() == [(0, False, 37), (37, True, 0)]
+
+
+def test_of_what_waited_latest_fires_the_last_alone():
+    ScheduleFactory(overlap="queue", catch_up="latest", next_fire_at=NOON)
+    tick_all(NOON)
+    for minute in range(1, 5):
+        tick_all(at(60 * minute))
+    end(NOON)
+    tick_all(at(250))
+    assert ledger() == [(0, True, 0), (60, False, 3), (240, True, 0)]
+
+
+@each_minutely
+def test_a_boundary_that_waits_costs_no_write_and_makes_nothing_spin(spec):
+    first = ago(300).replace(second=0, microsecond=0)
+    ScheduleFactory(spec=spec, overlap="queue", next_fire_at=first)
+    scheduler = Scheduler()
+    scheduler.tick(first)
+    with CaptureQueriesContext(connection) as sent:
+        assert scheduler.tick() is False
+    assert {query["sql"].split()[0] for query in sent} <= {
+        "SELECT",
+        "BEGIN",
+        "SAVEPOINT",
+        "RELEASE",
+    }
+    stop = Passes(3)
+    run_schedules(stop)
+    assert all(seconds > 0.4 for seconds in stop.waits)
+    assert len(jobs()) == 1
+
+
+def test_a_boundary_that_waits_is_late_to_nobody(client):
+    ScheduleFactory(name="waits", overlap="queue", next_fire_at=ago(3_600))
+    Scheduler().tick()
+    Job.objects.update(state="running", claim_token=1, due_at=ago(-60))
+    (seen,) = snapshot().schedules
+    assert (seen.waits, seen.late_seconds, snapshot().warnings) == (True, 0.0, [])
+    assert is_well() is None
+    assert client.get("/alkstore/health/").status_code == 200
+    Job.objects.all().delete()
+    assert client.get("/alkstore/health/").status_code == 503
+
+
+def test_schedules_that_wait_do_not_starve_those_behind_them(monkeypatch):
+    monkeypatch.setattr(loop, "SCHEDULES_PER_TICK", 2)
+    ScheduleFactory.create_batch(5, overlap="queue", next_fire_at=at(-120))
+    tick_all(at(-120))
+    ScheduleFactory(name="behind", next_fire_at=NOON)
+    tick_all(NOON)
+    assert fired("behind") == [0]
+
+
+@across_connections
+@pytest.mark.parametrize("overlap", ["skip", "queue"])
+def test_threads_that_tick_at_once_let_one_job_live_at_a_time(overlap):
+    ScheduleFactory(name="minutely", overlap=overlap, next_fire_at=NOON)
+    barrier = threading.Barrier(6)
+
+    def race(now):
+        barrier.wait(30)
+        Scheduler().tick(now)
+
+    for minute in range(4):
+        in_threads(*[partial(race, at(60 * minute))] * 6)
+    assert jobs() == [0]
+    end(NOON)
+    in_threads(*[partial(race, at(240))] * 6)
+    assert jobs() == [60 if overlap == "queue" else 240]
+
+
+# -- jitter ---------------------------------------------------------------------------------------
+
+
+def test_a_job_runs_up_to_its_jitter_after_the_boundary_that_it_is_for():
+    first = ago(-3_600)
+    ScheduleFactory(name="nightly", jitter=600, expires_in=900, next_fire_at=first)
+    Scheduler().tick(first)
+    job = Job.objects.get()
+    assert (job.scheduled_for, job.state) == (first, "scheduled")
+    assert job.run_at == job.due_at == timetables.jittered("nightly", first, 600)
+    assert first < job.run_at < first + timedelta(minutes=10)
+    assert job.expires_at == job.run_at + timedelta(minutes=15)
+
+
+def test_jitter_moves_no_boundary():
+    ScheduleFactory(spec="@cron * * * * *", jitter=3_600, next_fire_at=NOON)
+    for minute in range(4):
+        tick_all(at(60 * minute))
+    assert jobs() == fired() == [0, 60, 120, 180]
+    assert Schedule.objects.get().next_fire_at == at(240)
+
+
+def test_a_jitter_that_has_passed_delays_nothing():
+    ScheduleFactory(jitter=30, next_fire_at=ago(90))
+    Scheduler().tick()
+    assert len(queue("reports").claim_batch("worker", 5)) == 2
+
+
+# -- begin and end --------------------------------------------------------------------------------
+
+
+@each_minutely
+def test_a_schedule_fires_from_its_start_to_its_end_and_has_ended(spec):
+    ScheduleFactory(spec=spec, starts_at=at(120), ends_at=at(240), next_fire_at=None)
+    for minute in range(8):
+        tick_all(at(60 * minute))
+    row = Schedule.objects.get()
+    assert jobs() == fired() == [120, 180, 240]
+    assert (row.next_fire_at, row.ended_at is None, row.fires) == (None, False, 3)
+    assert row.last_fired_at == at(240)
+
+
+@each_minutely
+def test_a_schedule_that_may_fire_so_often_fires_so_often_and_has_ended(spec):
+    ScheduleFactory(spec=spec, max_fires=3, next_fire_at=NOON)
+    tick_all(at(60))
+    tick_all(at(600))
+    row = Schedule.objects.get()
+    assert jobs() == fired() == [0, 60, 120]
+    assert (row.next_fire_at, row.ended_at is None, row.fires) == (None, False, 3)
+    assert not Fire.objects.filter(skipped__gt=0).exists()
+
+
+def test_an_ended_schedule_is_not_begun_anew_and_costs_no_write():
+    ScheduleFactory(max_fires=1, next_fire_at=NOON)
+    tick_all(NOON)
+    ended = Schedule.objects.values().get()
+    with CaptureQueriesContext(connection) as sent:
+        for minute in range(1, 4):
+            assert Scheduler().tick(at(60 * minute)) is False
+    assert not [query for query in sent if query["sql"].startswith("UPDATE")]
+    assert (Schedule.objects.values().get(), jobs()) == (ended, [0])
+
+
+def test_a_schedule_set_back_still_fires_as_often_as_it_may():
+    row = ScheduleFactory(name="nightly", max_fires=5, next_fire_at=NOON)
+    tick_all(at(120))
+    Schedule.objects.update(next_fire_at=NOON)
+    tick_all(at(600))
+    row.refresh_from_db()
+    assert (fired(), row.fires, row.next_fire_at) == ([0, 60, 120, 180, 240], 5, None)
+
+
+def test_a_schedule_that_was_never_dated_and_can_never_fire_ends():
+    ScheduleFactory(ends_at=at(-60), next_fire_at=None)
+    tick_all(NOON)
+    row = Schedule.objects.get()
+    assert (row.next_fire_at, row.ended_at is None) == (None, False)
+
+
+def test_an_ended_schedule_whose_boundary_is_set_by_hand_fires_nothing():
+    ScheduleFactory(max_fires=1, next_fire_at=NOON)
+    tick_all(NOON)
+    Schedule.objects.update(next_fire_at=at(60))
+    tick_all(at(60))
+    assert (jobs(), Schedule.objects.get().next_fire_at) == ([0], None)
+
+
+def test_what_waits_beyond_the_last_fire_is_forgotten():
+    ScheduleFactory(overlap="queue", max_fires=2, next_fire_at=NOON)
+    tick_all(NOON)
+    end(NOON)
+    tick_all(at(300))
+    assert (jobs(), Schedule.objects.get().next_fire_at) == ([60], None)
 
 
 # -- schedules that cannot be fired ---------------------------------------------------------------
@@ -312,6 +803,15 @@ def test_without_time_zones_in_settings_boundaries_are_the_same_instants(setting
         {"max_attempts": 0},
         {"visibility_timeout": -1},
         {"expires_in": -1},
+        {"spec": "@cron 0 0 30 2 *"},
+        {"spec": "@cron 0 0 31 4,6,9,11 *"},
+        {"spec": "@cron 0 9 * * *", "timezone": "Nowhere/None"},
+        {"timezone": "../etc/passwd"},
+        {"catch_up": "x"},
+        {"overlap": "x"},
+        {"jitter": -1},
+        {"max_fires": 0},
+        {"starts_at": NOON, "ends_at": at(-1)},
     ],
 )
 def test_a_row_made_wrong_behind_our_back_is_logged_and_the_others_fire(wrong, caplog):
@@ -740,7 +1240,9 @@ def test_a_stop_is_looked_at_between_two_batches(monkeypatch):
 def test_a_schedule_inserted_by_any_route_is_noticed():
     with running():
         ScheduleFactory(name="late", overdue=True)
-        until(lambda: fired("late"))
+        minute = ago(1).replace(second=0, microsecond=0)
+        ScheduleFactory(name="by the clock", spec="@cron * * * * *", next_fire_at=minute)
+        until(lambda: fired("late") and fired("by the clock"))
 
 
 def test_the_loop_keeps_no_query_log(settings):

@@ -151,6 +151,14 @@ def test_exactly_as_many_as_the_limit_skips_none():
     assert (len(due.boundaries), due.skipped) == (64, 0)
 
 
+def test_the_last_boundary_is_the_last_that_is_not_later():
+    hourly = parse_spec("@every 1h")
+    assert hourly.last_until(NOON, NOON, 1) == [NOON]
+    assert hourly.last_until(NOON, at("2025-03-09T12:59:59.999999"), 1) == [NOON]
+    assert hourly.last_until(NOON, at("2025-03-09T13:00"), 1) == [at("2025-03-09T13:00")]
+    assert hourly.last_until(NOON, at("2026-03-09T12:30"), 1) == [at("2026-03-09T12:00")]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_what_a_late_look_finds_is_what_walking_the_grid_finds(seed):
     rng = random.Random(seed)
@@ -167,6 +175,7 @@ def test_what_a_late_look_finds_is_what_walking_the_grid_finds(seed):
         assert due.boundaries == passed[:limit]
         assert due.skipped == len(passed[limit:])
         assert due.next == following
+        assert not passed or every.last_until(first, now, 1) == [passed[-1]]
 
 
 @pytest.mark.parametrize("seed", range(10))

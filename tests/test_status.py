@@ -2,7 +2,7 @@
 
 import json
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from django.db import connection
@@ -77,6 +77,31 @@ def test_only_deaths_of_the_last_hour_count_as_recent():
     JobFactory(dead=True)
     JobFactory(dead=True, finished_at=ago(3_700))
     assert (status_of().dead, status_of().dead_last_hour) == (2, 1)
+
+
+@pytest.mark.parametrize("year", [1_001, 9_999])
+def test_a_queue_waits_neither_for_nor_since_an_instant_beyond_every_clock(year):
+    instant = datetime(year, 12, 31, tzinfo=timezone.utc)
+    JobFactory(run_at=instant), JobFactory(scheduled=True, run_at=instant)
+    JobFactory(lapsed=True, due_at=instant), JobFactory(dead=True, finished_at=instant)
+    ScheduleFactory(next_fire_at=instant, last_fired_at=instant)
+    seen = status_of()
+    assert (seen.oldest_ready_seconds, seen.next_due_seconds) == (None, None)
+    assert snapshot().schedules[0].next_fire_at is None
+    assert not [text for text in snapshot().warnings if "ready" in text or "due" in text]
+
+
+@pytest.mark.parametrize("word", ["infinity", "-infinity"])
+def test_an_instant_that_no_datetime_can_hold_hides_no_other_row(word, only_on):
+    only_on("postgresql", "sqlite")
+    job, lock = JobFactory(scheduled=True), LockFactory(name=SCHEDULER_LOCK)
+    JobFactory.create_batch(2, queue="mails")
+    engine = sql.engine()
+    engine.execute(f"UPDATE django_alkstore_job SET due_at = '{word}' WHERE id = {job.pk}", {})
+    engine.execute(f"UPDATE django_alkstore_lock SET expires_at = '{word}'", {})
+    assert status_of().next_due_seconds is None
+    assert status_of("mails").ready == 2
+    assert snapshot().leader.owner == lock.owner
 
 
 def test_an_outbox_is_shown_by_its_own_name():
@@ -205,6 +230,22 @@ def test_a_job_that_has_been_ready_for_long_is_warned_of():
     assert warning == "reports has a job that has been ready for 20 min: is a worker running?"
 
 
+@pytest.mark.parametrize(
+    "row",
+    [{"scheduled": True}, {"scheduled": True, "attempts": 1}, {"lapsed": True}],
+    ids=["delayed", "to be tried again", "lapsed"],
+)
+def test_what_no_worker_looks_at_though_it_is_due_is_warned_of(row):
+    JobFactory(**row, due_at=ago(1_200))
+    (warning,) = snapshot().warnings
+    assert warning == "reports has a job that has been due for 20 min: is a worker running?"
+
+
+def test_what_is_claimed_or_waits_for_its_time_is_not_overdue():
+    JobFactory(running=True), JobFactory(scheduled=True), JobFactory(expired=True)
+    assert status_of().overdue_seconds is None
+
+
 def test_recent_deaths_are_warned_of():
     JobFactory.create_batch(2, dead=True)
     assert snapshot().warnings == ["reports: 2 dead in the last hour."]
@@ -236,9 +277,10 @@ def test_a_probe_says_how_many_dead_jobs_are_too_many(max_dead, found):
     assert len(problems(snapshot(), max_dead=max_dead)) == found
 
 
+@pytest.mark.parametrize(("state", "instant"), [({}, "run_at"), ({"lapsed": True}, "due_at")])
 @pytest.mark.parametrize(("max_age", "found"), [(60, 1), (600, 0)])
-def test_a_probe_says_what_age_is_too_old(max_age, found):
-    JobFactory(run_at=ago(120))
+def test_a_probe_says_what_age_is_too_old(state, instant, max_age, found):
+    JobFactory(**state, **{instant: ago(120)})
     assert len(problems(snapshot(), max_age=max_age)) == found
 
 
@@ -311,7 +353,7 @@ def test_declared_schedules_that_a_newer_set_has_superseded_are_warned_of(settin
         assert snapshot().warnings == []
     settings.ALKSTORE = old
     (warning,) = snapshot().warnings
-    assert "older than those in force" in warning
+    assert "older than others in use" in warning
     assert problems(snapshot()) == []  # a deployment that rolls on is no trouble for a probe
 
 

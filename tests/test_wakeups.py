@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 
 import pytest
 from django.db import Error, connection, connections, transaction
@@ -14,8 +15,8 @@ from django_alkstore.operations import requeue, run_now
 from django_alkstore.schedules import fire_now
 
 from .factories import JobFactory, ScheduleFactory, ago
-from .processes import PATIENCE, across_connections, in_threads, until
-from .workers import working
+from .processes import PATIENCE, across_connections, in_threads, is_pooled, until
+from .workers import made, working
 
 pytestmark = across_connections
 
@@ -26,6 +27,14 @@ FOREVER = 1_000.0
 def nothing_announced():
     """As in a process that has announced nothing yet."""
     wakeups._announced.clear()
+
+
+@pytest.fixture
+def heard_of(only_on):
+    """Skip where a commit is not heard of, and workers poll."""
+    only_on("sqlite", "postgresql")
+    if is_pooled():
+        pytest.skip("a pooler passes no notifications on")
 
 
 @pytest.fixture
@@ -53,14 +62,12 @@ def payloads_run(poll_interval=FOREVER):
 # -- news -----------------------------------------------------------------------------------------
 
 
-def test_a_commit_between_the_look_and_the_wait_ends_the_wait(waiter, only_on):
-    only_on("sqlite", "postgresql")
+def test_a_commit_between_the_look_and_the_wait_ends_the_wait(waiter, heard_of):
     elsewhere(lambda: queue("reports").enqueue("x"))
     assert waiter.wait(StopToken(), FOREVER) is True
 
 
-def test_a_commit_ends_a_wait_that_has_begun(waiter, only_on):
-    only_on("sqlite", "postgresql")
+def test_a_commit_ends_a_wait_that_has_begun(waiter, heard_of):
     stop = StopToken()
 
     def enqueue_until_noticed():
@@ -76,8 +83,7 @@ def test_a_commit_ends_a_wait_that_has_begun(waiter, only_on):
         thread.join()
 
 
-def test_what_was_committed_before_the_look_is_no_news(waiter, only_on):
-    only_on("sqlite", "postgresql")
+def test_what_was_committed_before_the_look_is_no_news(waiter, heard_of):
     elsewhere(lambda: queue("reports").enqueue("x"))
     waiter.arm()
     connection.cursor().execute("SELECT 1")  # brings what the server had to say
@@ -91,9 +97,7 @@ def test_a_job_of_another_queue_is_no_news(waiter, only_on):
     assert waiter.wait(StopToken(), 0.3) is False
 
 
-def test_an_enqueue_in_a_transaction_is_news_with_its_commit(waiter, only_on):
-    only_on("sqlite", "postgresql")
-
+def test_an_enqueue_in_a_transaction_is_news_with_its_commit(waiter, heard_of):
     def enqueue():
         with transaction.atomic():
             queue("reports").enqueue_tx("x")
@@ -113,8 +117,7 @@ def test_an_enqueue_in_a_transaction_is_news_with_its_commit(waiter, only_on):
     ],
     ids=["requeue", "run now", "fire now"],
 )
-def test_what_a_person_makes_ready_is_news(make, act, waiter, only_on):
-    only_on("sqlite", "postgresql")
+def test_what_a_person_makes_ready_is_news(make, act, waiter, heard_of):
     row = make()
     waiter.arm()
     elsewhere(lambda: act(row))
@@ -130,8 +133,7 @@ def test_what_a_person_makes_ready_is_news(make, act, waiter, only_on):
     ],
     ids=["one", "delayed", "many"],
 )
-def test_a_worker_that_would_poll_in_an_hour_runs_what_comes_at_once(enqueue, only_on):
-    only_on("sqlite", "postgresql")
+def test_a_worker_that_would_poll_in_an_hour_runs_what_comes_at_once(enqueue, heard_of):
     with payloads_run() as payloads:
         for _ in range(3):
             enqueue()
@@ -139,8 +141,7 @@ def test_a_worker_that_would_poll_in_an_hour_runs_what_comes_at_once(enqueue, on
     assert set(payloads) == {"x"}
 
 
-def test_a_burst_of_enqueues_is_seen_though_one_was_announced(only_on):
-    only_on("sqlite", "postgresql")
+def test_a_burst_of_enqueues_is_seen_though_one_was_announced(heard_of):
     with payloads_run() as payloads:
         for n in range(20):
             queue("reports").enqueue(n)
@@ -172,6 +173,62 @@ def test_the_wait_ends_when_a_job_is_due():
     JobFactory(payload="lapsed", lapsed=True, due_at=ago(-0.5))
     with payloads_run() as payloads:
         until(lambda: sorted(payloads) == ["delayed", "lapsed"])
+
+
+class Polls(StopToken):
+    """Sleeps through none of the waits it is asked for, and stops after so many: what they were to
+    take, and how many statements had been sent at each."""
+
+    def __init__(self, count, statements):
+        super().__init__()
+        self.count, self.statements = count, statements
+        self.seconds, self.sent = [], []
+
+    def wait(self, seconds):
+        self.seconds.append(seconds)
+        self.sent.append(len(self.statements))
+        if len(self.seconds) == self.count:
+            self.cancel()
+        return self.is_cancelled
+
+
+def idle(statements, settings, **limits):
+    """What a worker did that had nothing to do for 50 polls."""
+    settings.ALKSTORE = {"NOTIFY": False}
+    polls = Polls(50, statements)
+    made(lambda job: pytest.fail(f"{job} was run"), stop=polls, **limits).run()
+    return polls
+
+
+def test_an_idle_worker_sends_one_read_a_poll_whatever_rows_there_are(settings, statements):
+    JobFactory(dead=True), JobFactory(done=True), JobFactory(queue="nobodys")
+    JobFactory(scheduled=True, run_at=ago(-9_000)), JobFactory(running=True, due_at=ago(-9_000))
+    JobFactory(expired=True), JobFactory(lapsed=True, attempts=3)
+    polls = idle(statements, settings)
+    assert {after - before for before, after in pairwise(polls.sent)} == {1}
+    between = [query["sql"] for query in statements][polls.sent[0] : polls.sent[-1]]
+    assert not [text for text in between if not text.startswith("SELECT")]
+
+
+def test_an_idle_worker_sleeps_for_as_long_as_it_may(settings, statements):
+    assert idle(statements, settings, poll_interval=45).seconds[-1] == 45
+
+
+@pytest.mark.parametrize("state", ["scheduled", "running"])
+def test_an_idle_worker_sleeps_no_longer_than_until_a_row_is_due(settings, statements, state):
+    job = JobFactory(**{state: True}, due_at=ago(-40))
+    due_in = (job.due_at - ago()).total_seconds()
+    assert due_in - 30 < idle(statements, settings, poll_interval=FOREVER).seconds[-1] <= due_in
+
+
+def test_an_idle_worker_waits_for_no_instant_that_no_datetime_can_hold(
+    settings, statements, only_on
+):
+    only_on("postgresql", "sqlite")
+    job = JobFactory(scheduled=True)
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE django_alkstore_job SET due_at = 'infinity' WHERE id = {job.pk}")
+    assert idle(statements, settings, poll_interval=45).seconds[-1] == 45
 
 
 def test_a_job_that_lost_its_due_at_is_found_without_any_news(monkeypatch):
@@ -212,9 +269,8 @@ def lose_the_session():
 
 
 def test_a_session_lost_in_the_wait_is_an_error_of_djangos_and_the_next_hears_again(
-    waiter, only_on
+    waiter, heard_of
 ):
-    only_on("sqlite", "postgresql")
     lose_the_session()
     with pytest.raises(Error):
         waiter.wait(StopToken(), FOREVER)
@@ -281,7 +337,7 @@ def test_names_without_end_are_not_kept_for_ever(only_on, monkeypatch):
 # -- servers and drivers --------------------------------------------------------------------------
 
 
-def test_a_server_that_cannot_listen_is_polled_and_that_is_said_once(only_on, caplog):
+def test_a_server_that_cannot_listen_is_polled_and_that_is_said_once(only_on, own_sessions, caplog):
     only_on("postgresql")
 
     def refuse(execute, sql, params, many, context):
@@ -338,7 +394,7 @@ print("keeps", isinstance(listener.notifies, list), "news", worker.waiter.news, 
 """
 
 
-def test_psycopg2_listens_too_and_keeps_no_notifications(start, only_on):
+def test_psycopg2_listens_too_and_keeps_no_notifications(start, only_on, own_sessions):
     only_on("postgresql")
     pytest.importorskip("psycopg2")
     process = start(argv=[sys.executable, "-c", WITH_PSYCOPG2])

@@ -1,11 +1,7 @@
 """The workers as processes: signals under load, lost sessions, odd settings, what they keep."""
 
 import json
-import os
-import shutil
 import signal
-import socket
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +12,8 @@ from django_alkstore import outbox, queue
 from django_alkstore.models import Job
 from testproject.shop.models import Order
 
-from .processes import PATIENCE, across_connections, database_url, until
+from . import pooler
+from .processes import across_connections, database_url, until
 
 pytestmark = across_connections
 
@@ -296,46 +293,19 @@ def test_sessions_that_the_server_closes_when_idle_cost_no_job(
 
 
 @pytest.fixture
-def pooler(tmp_path, only_on):
-    """PgBouncer in transaction mode in front of the test database; its URL."""
+def behind_pooler(tmp_path, only_on):
+    """The URL of the test database behind a pooler with three sessions."""
     only_on("postgresql")
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
+    if pooler.PROGRAM is None:
         pytest.skip("pgbouncer is not installed")
-    conf = connection.settings_dict
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (tmp_path / "users.txt").write_text(f'"{conf["USER"]}" "{conf["PASSWORD"]}"\n')
-    (tmp_path / "pgbouncer.ini").write_text(
-        f"[databases]\n* = host={conf['HOST']} port={conf['PORT'] or 5432}\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = trust\n"
-        f"auth_file = {tmp_path}/users.txt\npool_mode = transaction\nunix_socket_dir =\n"
-        "ignore_startup_parameters = extra_float_digits\ndefault_pool_size = 3\n"
-    )
-    as_nobody = {"user": "nobody"} if os.geteuid() == 0 else {}  # root is what it refuses to be
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
-    log = (tmp_path / "pgbouncer.txt").open("wb")
-    process = subprocess.Popen(
-        [program, str(tmp_path / "pgbouncer.ini")], stdout=log, stderr=log, **as_nobody
-    )
-    try:
-        until(lambda: accepts(port) or process.poll() is not None)
-        yield database_url().replace(f":{conf['PORT'] or 5432}/", f":{port}/")
-    finally:
-        process.kill()
-        process.wait(PATIENCE)
-        log.close()
+    with pooler.pooled(database_url(), tmp_path, sessions=3) as url:
+        yield url
 
 
-def accepts(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def test_behind_a_pooler_a_worker_polls_and_says_so_once(run_queue, journal, pooler):
+def test_behind_a_pooler_a_worker_polls_and_says_so_once(run_queue, journal, behind_pooler):
     queue("tasks").enqueue_many(["place_an_order"] * 10)
-    worker = run_queue("--concurrency", "4", "--poll-interval", "0.1", ALKSTORE_DATABASE_URL=pooler)
+    through = {"ALKSTORE_DATABASE_URL": behind_pooler}
+    worker = run_queue("--concurrency", "4", "--poll-interval", "0.1", **through)
     until(no_jobs)
     for payload in ("one", "two"):
         queue("tasks").enqueue(payload)

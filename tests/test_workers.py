@@ -707,7 +707,9 @@ def sessions():
 
 
 @across_connections
-def test_connections_are_one_a_thread_and_the_keepers_and_gone_afterwards(only_on, gate):
+def test_connections_are_one_a_thread_and_the_keepers_and_gone_afterwards(
+    only_on, own_sessions, gate
+):
     only_on("postgresql", "mysql")
     until(lambda: sessions() == 1)
     queue("reports").enqueue_many([*range(100), *["wait"] * 3])

@@ -34,7 +34,7 @@ def _queue_row(status: QueueStatus) -> list[str]:
         status.shown("ready"),
         _span(status.oldest_ready_seconds),
         status.shown("scheduled"),
-        _span(status.next_due_seconds),
+        "now" if status.next_due_seconds == 0 else _span(status.next_due_seconds),
         status.shown("running"),
         status.shown("lapsed"),
         status.shown("dead"),

@@ -6,6 +6,31 @@ import django_alkstore.models
 import django_alkstore.sql
 
 
+def claim_index(*elsewhere):
+    return django_alkstore.models.PartialIndex(
+        elsewhere=[*elsewhere],
+        fields=["queue", "-priority", "run_at", "id"],
+        name="alkstore_job_claim",
+        where=models.Q(("state", "ready")),
+    )
+
+
+NARROW = claim_index("queue", "state", "-priority", "run_at", "id")
+WIDE = claim_index("queue", "state", "-priority", "run_at", "id", "expires_at")
+
+
+def replace_claim_index(old, new):
+    """Only where the database has no partial indexes: elsewhere the two are the same one."""
+
+    def replace(apps, schema_editor):
+        if not schema_editor.connection.features.supports_partial_indexes:
+            job = apps.get_model("django_alkstore", "Job")
+            schema_editor.remove_index(job, old)
+            schema_editor.add_index(job, new)
+
+    return replace
+
+
 class Migration(migrations.Migration):
     dependencies = [
         ("django_alkstore", "0002_counts"),
@@ -17,7 +42,12 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("digest", models.CharField(max_length=64, unique=True)),
-                ("synced_at", django_alkstore.models.InstantField()),
+                (
+                    "seen_at",
+                    django_alkstore.models.InstantField(
+                        db_comment="when a scheduler last said that it has the set"
+                    ),
+                ),
             ],
             options={
                 "db_table": "django_alkstore_declaration",
@@ -120,6 +150,17 @@ class Migration(migrations.Migration):
                 db_comment="boundaries dropped right after this, or, without a job, from this on",
                 default=0,
             ),
+        ),
+        migrations.SeparateDatabaseAndState(
+            database_operations=[
+                migrations.RunPython(
+                    replace_claim_index(NARROW, WIDE), replace_claim_index(WIDE, NARROW)
+                )
+            ],
+            state_operations=[
+                migrations.RemoveIndex("job", NARROW.name),
+                migrations.AddIndex("job", WIDE),
+            ],
         ),
         migrations.RunPython(
             django_alkstore.sql.set_bytewise_names("declaration"),

@@ -12,6 +12,8 @@ import time
 
 import django
 
+RATE = 300  # jobs a second that ``enqueue`` adds
+
 
 def drain():
     """Work until nothing is ready: the instants of begin and end, and how many jobs."""
@@ -58,6 +60,41 @@ def idle():
     }
 
 
+def note_claims():
+    """Work until told to stop: at each line before, the milliseconds of the claims since the last."""
+    from django_alkstore import StopToken, outbox
+    from django_alkstore.queues import Queue
+
+    taken, stop = [], StopToken()
+
+    class Timed(Queue):
+        def claim_batch(self, worker_id, n):
+            begun = time.perf_counter()
+            jobs = super().claim_batch(worker_id, n)
+            taken.append(1000 * (time.perf_counter() - begun))
+            return jobs
+
+    def tell():
+        while sys.stdin.readline().strip():
+            print(json.dumps([taken.pop() for _ in range(len(taken))]), flush=True)
+        stop.cancel()
+
+    threading.Thread(target=tell, daemon=True).start()
+    worker(lambda job: None, stop, Timed(outbox("bench").queue.name)).run()
+
+
+def enqueue():
+    """Enqueue 300 jobs a second, one by one, until told to stop."""
+    from django_alkstore import StopToken, outbox
+
+    box, stop, begun, count = outbox("bench"), StopToken(), time.monotonic(), 0
+    threading.Thread(target=lambda: (sys.stdin.readline(), stop.cancel()), daemon=True).start()
+    while not stop.is_cancelled:
+        box.enqueue({"order": count})
+        count += 1
+        stop.wait(max(0.0, begun + count / RATE - time.monotonic()))
+
+
 def until_told(call):
     from django_alkstore import StopToken
 
@@ -66,12 +103,18 @@ def until_told(call):
     worker(call, stop).run()
 
 
-def worker(call, stop=None):
+def worker(call, stop=None, queue=None):
     from django_alkstore import StopToken, outbox
-    from django_alkstore.workers import Limits, Source, Worker, default_worker_id
+    from django_alkstore.holds import Source
+    from django_alkstore.workers import Limits, Worker, default_worker_id
 
-    source = Source(outbox("bench").queue, call)
+    source = Source(queue or outbox("bench").queue, call)
     return Worker([source], default_worker_id(), stop or StopToken(), Limits(poll_interval=1.0))
+
+
+KINDS = {
+    "drain": drain, "starts": note_starts, "idle": idle, "claims": note_claims, "enqueue": enqueue,
+}  # fmt: skip
 
 
 if __name__ == "__main__":
@@ -82,4 +125,4 @@ if __name__ == "__main__":
     connection.ensure_connection()
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps({"drain": drain, "starts": note_starts, "idle": idle}[sys.argv[1]]()))
+    print(json.dumps(KINDS[sys.argv[1]]()))

@@ -8,6 +8,7 @@ planted on purpose, each with the rule that it breaks, and ``--mutant NAME`` pla
 import argparse
 import os
 import random
+import signal
 import sys
 import tempfile
 
@@ -41,6 +42,8 @@ def main():
 def run(connection, options, restart):
     from .run import run
 
+    # Whoever ends this with SIGTERM does not want to leave its processes behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     created = connection.creation.create_test_db(verbosity=0, autoclobber=True)
     try:
         directory = tempfile.mkdtemp(prefix="torture-")  # kept: it has the processes' log

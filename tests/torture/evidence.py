@@ -51,8 +51,7 @@ class Evidence:
     def story(self, subject):
         """What is known of a job, a mark, a lock, a schedule or a process, line by line."""
         subjects = self._ids_and_marks(subject)
-        told = [self.history.tell(line, subjects) for line in self.history.lines
-                if self.history.is_about(line, subjects)]  # fmt: skip
+        told = [self.history.tell(line, subjects) for line in self.history.about(subjects)]
         rows = [("job", self.jobs[one]) for one in subjects if one in self.jobs]
         rows += [("fire", fire) for fire in self.fires
                  if fire["job_id"] in subjects or fire["schedule"] == subject]  # fmt: skip

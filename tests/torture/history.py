@@ -196,6 +196,13 @@ class History:
         values += line.get("ids", []) + line.get("marks", [])
         return not subjects.isdisjoint([*values, *(job["id"] for job in line.get("jobs", []))])
 
+    def about(self, subjects):
+        """The lines about any of them, the questions that such lines answer included."""
+        found = [line for line in self.lines if self.is_about(line, subjects)]
+        calls = {line["call"] for line in found if "call" in line}
+        return [line for line in self.lines
+                if line.get("call") in calls or self.is_about(line, subjects)]  # fmt: skip
+
     def tell(self, line, subjects):
         """A line for people: of many jobs, only those that are among the subjects."""
         seconds, pid = line["at"] - self.lines[0]["at"], line["pid"]

@@ -73,6 +73,7 @@ class Nemesis:
         """Each deed at its time, or as soon as the one before it is done."""
         begun = time.monotonic()
         for deed in deeds:
+            self.journal.write("planned", deed=deed.name)
             self.stop.wait(begun + deed.at - time.monotonic())
             with self._attempt(deed):
                 getattr(self, deed.what)(deed)
@@ -115,7 +116,7 @@ class Nemesis:
         self._beside(deed, lambda: self._hold(Lock.objects.filter(name=SCHEDULER_LOCK), deed))
 
     def hold_all(self, deed):
-        """Every job there is."""
+        """Every job there is; on SQLite, the one write lock."""
         self._beside(deed, lambda: self._hold(Job.objects.order_by("id"), deed))
 
     def restart_server(self, deed):
@@ -165,7 +166,6 @@ class Nemesis:
         self._done(deed, waited)
 
     def _hold(self, rows, deed):
-        """Hold the locks of the rows; on SQLite, the one write lock."""
         with transaction.atomic():
             if not list(rows.select_for_update().values_list("id")):
                 raise LeftUndone("there is no such row")
@@ -198,7 +198,8 @@ SESSIONS = {
     "mysql": "SELECT id FROM information_schema.processlist WHERE db = DATABASE()"
     " AND id <> CONNECTION_ID() ORDER BY id",
 }
-NEEDS_A_SERVER = ("sever",)
+# SQLite has no sessions, and one lock for everything: hold_all.
+NEEDS_A_SERVER = ("sever", "hold_jobs", "hold_schedules", "hold_lease")
 END_SESSION = {"postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL %s"}
 
 

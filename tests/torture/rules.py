@@ -17,7 +17,7 @@ from .parties.acts import LEAKED, be_killed_once
 
 CLOCK_SLACK = 0.05  # between the clock of the processes and the server's, on one host
 FAR_AHEAD = timedelta(seconds=1)
-ENDED_BY_THE_SECOND_SIGTERM = 128 + signal.SIGTERM
+SECOND_SIGTERM = (128 + signal.SIGTERM, -signal.SIGTERM)  # its codes, before and after the end
 KILLING = be_killed_once.__name__
 
 
@@ -95,7 +95,7 @@ def processes_end_only_when_told(evidence):
 def _ended_well(code, told, kills_itself):
     if code == -signal.SIGKILL:
         return kills_itself or signal.SIGKILL in told
-    if code == ENDED_BY_THE_SECOND_SIGTERM:
+    if code in SECOND_SIGTERM:
         return told.count(signal.SIGTERM) > 1
     return code == 0 and signal.SIGTERM in told
 

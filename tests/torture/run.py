@@ -24,6 +24,7 @@ PATIENCE = 180.0  # for what must come: generous, as the machine may be busy wit
 BEHIND = timedelta(seconds=200)  # more boundaries than a tick catches up with
 LIVE = ("ready", "scheduled", "running")
 FAULTS_SHOWN = 5
+LOG_SHOWN = 4_000  # characters
 
 
 @dataclass
@@ -43,7 +44,8 @@ class Verdict:
         """To print: what was counted, each rule, and the story of what breaks one."""
         yield f"{connection.display_name}, seed {self.seed}, {self.seconds:.0f} s"
         for what, counts in counted(self.evidence).items():
-            yield f"  {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
+            listed = [f"{name} {count}" for name, count in counts.items()]
+            yield f"  {what}: {', '.join(listed) or 'nothing'}"
         yield f"  never happened: {', '.join(never_happened(self.evidence)) or 'nothing'}"
         for rule, faults in self.faults.items():
             yield f"  {'BROKEN' if faults else 'holds '}  {rule.replace('_', ' ')}"
@@ -69,7 +71,8 @@ def run(seed, seconds, directory, mutant=None, restart=None):
     prepare(journal)
     argvs = SCHEDULERS | WORKERS | producers(seed)
     with Supervisor(argvs, Path(directory), database_url(), journal, mutant) as supervisor:
-        until(lambda: all_at_work(supervisor, path))
+        if not until(lambda: all_at_work(supervisor, path)):
+            raise TimeoutError(supervisor.log.read_text()[-LOG_SHOWN:])
         nemesis = Nemesis(supervisor, journal, restart)
         nemesis.carry_out(deeds(seed, seconds, restart), seconds)
         nemesis.let_go()
@@ -80,10 +83,10 @@ def run(seed, seconds, directory, mutant=None, restart=None):
 
 
 def prepare(journal):
-    """Register the schedules; one is far behind."""
-    for name, seconds in SCHEDULES.items():
-        row = register(name, seconds)
-        if name == "behind":
+    """Register the schedules; some are far behind."""
+    for name in SCHEDULES:
+        row = register(name)
+        if name.startswith("behind"):
             row.next_fire_at -= BEHIND
             Schedule.objects.filter(name=name).update(next_fire_at=row.next_fire_at)
         journal.write("scheduled", schedule=name, first=str(row.next_fire_at))
@@ -100,7 +103,10 @@ def deeds(seed, seconds, restart):
 
 
 def come_to_rest(supervisor, journal, seed):
-    """Nothing is placed any more; wait, not for ever, until all that is due is fired and done."""
+    """Nothing is placed any more; wait until all that is due is fired and done.
+
+    What does not come in time, the rules will say.
+    """
     now = sql.engine().clock()
     journal.write("calm", now=now)
     supervisor.retire(producers(seed))
@@ -113,12 +119,13 @@ def come_to_rest(supervisor, journal, seed):
 def all_at_work(supervisor, path):
     """Whether each process has begun, so that a short run is not over before it begins."""
     history = History.read(path)
-    pids = {process.pid for process in supervisor.running.values()}
+    pids = {process.pid for process in list(supervisor.running.values())}
     return pids <= history.begun and history.events("finished")
 
 
 def until(condition):
-    """Wait for it, but not for ever: the rules will say what did not come."""
+    """Wait for it, but not for ever; what came of it."""
     deadline = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < deadline:
+    while not (result := condition()) and time.monotonic() < deadline:
         time.sleep(0.1)
+    return result

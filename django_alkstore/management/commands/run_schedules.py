@@ -11,6 +11,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import Error, connections
 
+from ...declared import Declaring
 from ...exceptions import LeadershipLost
 from ...scheduler import Scheduler, run_schedules
 from ...shutdown import StopToken, stop_on_signals
@@ -46,9 +47,9 @@ class Command(DatabaseCommand):
                 raise CommandError(str(exc)) from exc
 
     def run_or_stand_by(self, stop: StopToken, alias: str) -> None:
-        standing_by = False
+        standing_by, declaring = False, Declaring(alias)
         while not stop.is_cancelled:
-            scheduler = Scheduler(alias)
+            scheduler = Scheduler(alias, declaring)
             try:
                 scheduler.lead()
                 standing_by = False
@@ -57,6 +58,7 @@ class Command(DatabaseCommand):
                 if not standing_by:
                     self.stdout.write("Another scheduler leads; standing by.")
                 standing_by = True
+                declaring.stand_by()
             except Error:
                 logger.warning("the database failed; standing by", exc_info=True,
                                extra={"alias": alias})  # fmt: skip

@@ -91,8 +91,8 @@ class Producer:
         self.journal.write("cancelled", id=id, matched=cancelled)
 
     def register_again(self):
-        for name, seconds in SCHEDULES.items():
-            register(name, seconds)
+        for name in SCHEDULES:
+            register(name)
 
     WAYS = {
         commit: 30, commit_late: 4, roll_back: 10, roll_back_a_savepoint: 8, commit_many: 4,
@@ -153,12 +153,21 @@ class ChangedItsMind(Exception):
     pass
 
 
-SCHEDULES = {"each_second": 1, "each_other_second": 2, "behind": 1}  # name: seconds
+SCHEDULES = {  # name: spec and options
+    "each_second": ("@every 1s", {}),
+    "each_other_second": ("@every 2s", {}),
+    "one_at_a_time": ("@every 2s", {"overlap": "queue"}),
+    "unless_the_last_is_alive": ("@every 2s", {"overlap": "skip"}),
+    "behind": ("@every 1s", {}),
+    "behind_for_the_latest": ("@every 2s", {"catch_up": "latest"}),
+    "behind_for_none": ("@every 2s", {"catch_up": "none"}),
+}
 
 
-def register(name, seconds):
+def register(name):
+    spec, options = SCHEDULES[name]
     payload = {"mark": None, "act": "fine"}
-    return schedule(name, f"@every {seconds}s", "reports", payload, max_attempts=5)
+    return schedule(name, spec, "reports", payload, max_attempts=5, **options)
 
 
 def main():
