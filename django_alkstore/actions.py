@@ -1,15 +1,15 @@
 """What people can do from the admin, to rows selected in a list or to the one whose page is open.
 
-Each action is POST, needs the permission to change such rows, and says of each row what came of it.
-It works on the rows that were selected, whatever they have become since: a job that a worker took
-in between is left alone, and the message says so. All of a list is at most what can be paged to.
-What was done is in the history of each row.
+Each action is POST, needs a permission of its own, and says of each row what came of it. It works on
+the rows that were selected, whatever they have become since: a job that a worker took in between is
+left alone, and the message says so. All of a list is at most what can be paged to. What was done is
+in the history of each row.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django import forms
@@ -38,14 +38,19 @@ class PriorityForm(forms.Form):
     )
 
 
+def may(verb: str) -> Callable[[Any, HttpRequest], bool]:
+    """The method by which Django asks whether a user has the permission of an action."""
+
+    def has_permission(self: admin.ModelAdmin, request: HttpRequest) -> bool:
+        return request.user.has_perm(f"{self.opts.app_label}.{verb}_{self.opts.model_name}")
+
+    return has_permission
+
+
 class Acts(admin.ModelAdmin):
     """The actions as buttons on a row's page too. They come back to it, by ``_page``."""
 
     buttons: list[str] = []
-
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Asked apart from the permission to edit: these rows are not edited."""
-        return admin.ModelAdmin.has_change_permission(self, request)
 
     def suits(self, row: Any, action: str) -> bool:
         """Whether the action could do anything to such a row."""
@@ -144,6 +149,10 @@ def jobs(count: int) -> str:
 
 
 class JobActions(Acts):
+    has_requeue_permission = may("requeue")
+    has_run_permission = may("run")
+    has_cancel_permission = may("cancel")
+    has_prioritise_permission = may("prioritise")
     buttons = ["requeue", "run_now", "cancel", "set_priority"]
     actions = buttons
     states = {
@@ -156,15 +165,15 @@ class JobActions(Acts):
     def suits(self, row: Job, action: str) -> bool:
         return row.state in self.states[action]
 
-    @admin.action(description="Requeue dead", permissions=["operate"])
+    @admin.action(description="Requeue dead", permissions=["requeue"])
     def requeue(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         return self._change(request, queryset, operations.REQUEUE)
 
-    @admin.action(description="Run now", permissions=["operate"])
+    @admin.action(description="Run now", permissions=["run"])
     def run_now(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         return self._change(request, queryset, operations.RUN_NOW)
 
-    @admin.action(description="Cancel", permissions=["operate"])
+    @admin.action(description="Cancel", permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         if "confirmed" in request.POST:
             return self._change(request, queryset, operations.CANCEL)
@@ -173,7 +182,7 @@ class JobActions(Acts):
         )
         return self._ask_about(request, queryset, "cancel", "Cancel {}?", note=note)
 
-    @admin.action(description="Change priority", permissions=["operate"])
+    @admin.action(description="Change priority", permissions=["prioritise"])
     def set_priority(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         form = PriorityForm(request.POST if "confirmed" in request.POST else None)
         if form.is_valid():
@@ -216,27 +225,29 @@ def by_state(left: dict[int, str]) -> dict[str, list[int]]:
 
 
 class ScheduleActions(Acts):
+    has_pause_permission = may("pause")
+    has_fire_permission = may("fire")
     buttons = ["pause", "resume", "fire_now"]
     actions = buttons
 
     def suits(self, row: Schedule, action: str) -> bool:
         return action == "fire_now" or row.enabled == (action == "pause")
 
-    @admin.action(description="Pause", permissions=["operate"])
+    @admin.action(description="Pause", permissions=["pause"])
     def pause(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         def pause(name: str) -> str | None:
             return "paused" if schedules.pause_schedule(name) else None
 
         return self._each(request, queryset, pause, "is paused already, or gone")
 
-    @admin.action(description="Resume", permissions=["operate"])
+    @admin.action(description="Resume", permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         def resume(name: str) -> str | None:
             return "resumed" if schedules.resume_schedule(name) else None
 
         return self._each(request, queryset, resume, "is not paused, or gone")
 
-    @admin.action(description="Fire now", permissions=["operate"])
+    @admin.action(description="Fire now", permissions=["fire"])
     def fire_now(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         def fire(name: str) -> str | None:
             job_id = schedules.fire_now(name, by=request.user.get_username())
@@ -270,13 +281,14 @@ class ScheduleActions(Acts):
 class LockActions(Acts):
     """Releasing asks first, and then frees the lock only from the hold that was shown."""
 
+    has_release_permission = may("release")
     buttons = ["release"]
     actions = buttons
 
     def suits(self, row: Lock, action: str) -> bool:
         return bool(row.owner)
 
-    @admin.action(description="Release", permissions=["operate"])
+    @admin.action(description="Release", permissions=["release"])
     def release(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         locks = self._rows(request, queryset)
         if "confirmed" not in request.POST:

@@ -366,7 +366,10 @@ class ScheduleAdmin(WhereTheRowsAre, ScheduleActions):
         ]
         if obj is None:
             return asked
-        told = (None, {"fields": ["coming", "ledger"]})
+        sees_ledger = request.user.has_perms(
+            [f"django_alkstore.view_{row}" for row in ("fire", "job")]
+        )
+        told = (None, {"fields": ["coming", "ledger"] if sees_ledger else ["coming"]})
         return [told, *asked, ("So far", {"fields": ["declared", "fires", *self.instants]})]
 
     def has_change_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:

@@ -65,6 +65,13 @@ class InstantField(models.DateTimeField):
             return value
         return connection.ops.adapt_datetimefield_value(value.replace(tzinfo=None))
 
+    def select_format(self, compiler, sql, params):
+        """NULL for what no datetime can hold, 'infinity' say: such a row must not break a page."""
+        if not compiler.connection.features.supports_timezones:
+            return sql, params
+        held = "BETWEEN '0001-01-02' AND '9999-12-30'"
+        return f"CASE WHEN {sql} {held} THEN {sql} END", (*params, *params)
+
     def from_db_value(self, value, expression, connection):
         if value is None or connection.features.supports_timezones:
             return value
@@ -141,6 +148,12 @@ class Job(Row):
 
     class Meta:
         db_table = "django_alkstore_job"
+        permissions = [
+            ("requeue_job", "Can requeue dead jobs"),
+            ("run_job", "Can let jobs run now"),
+            ("cancel_job", "Can cancel jobs"),
+            ("prioritise_job", "Can change the priority of jobs"),
+        ]
         indexes = [
             PartialIndex(
                 name="alkstore_job_claim",
@@ -222,6 +235,10 @@ class Schedule(Row):
 
     class Meta:
         db_table = "django_alkstore_schedule"
+        permissions = [
+            ("pause_schedule", "Can pause and resume schedules"),
+            ("fire_schedule", "Can fire schedules by hand"),
+        ]
         indexes = [
             PartialIndex(
                 name="alkstore_schedule_due",
@@ -318,6 +335,7 @@ class Lock(Row):
 
     class Meta:
         db_table = "django_alkstore_lock"
+        permissions = [("release_lock", "Can release locks")]
 
     def __str__(self) -> str:
         return self.name

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.html import escape
 
 from django_alkstore import lists, reads, sql
-from django_alkstore.models import Job, Schedule
+from django_alkstore.models import InstantField, Job, Schedule
 from django_alkstore.scheduler import Scheduler
 
 from .factories import FireFactory, JobFactory, LockFactory, ScheduleFactory, ago
@@ -485,6 +485,22 @@ def test_an_instant_far_beyond_every_clock_reads_as_never(admin_client, settings
     assert '"field-due">-<' in text(admin_client.get(list_url(JobFactory)))
 
 
+@pytest.mark.parametrize("word", ["infinity", "-infinity"])
+def test_an_instant_that_no_datetime_can_hold_leaves_list_and_page_open(
+    admin_client, word, only_on
+):
+    only_on("postgresql", "sqlite")
+    for factory in FACTORIES:
+        row = factory()
+        fields = [f.column for f in row._meta.fields if isinstance(f, InstantField)]
+        columns = ", ".join(f"{column} = '{word}'" for column in fields)
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {row._meta.db_table} SET {columns} WHERE id = {row.pk}")
+        for address in (list_url(factory), page_url(row)):
+            assert "infinity" not in text(admin_client.get(address))
+    text(admin_client.get("/admin/django_alkstore/"))
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -797,3 +813,12 @@ def test_the_page_of_a_schedule_shows_its_ledger_and_its_next_boundaries(admin_c
 def test_the_page_of_a_schedule_that_was_spoilt_by_hand_says_what_is_wrong(admin_client):
     row = ScheduleFactory(timezone="Nowhere")
     assert "expected timezone to be" in text(admin_client.get(page_url(row)))
+
+
+@pytest.mark.parametrize("lacking", ["view_fire", "view_job"])
+def test_the_ledger_is_for_those_who_may_look_at_fires_and_jobs(viewer, lacking):
+    row, _ = ScheduleFactory(name="nightly"), FireFactory()
+    assert "host:1:aa" in text(viewer.get(page_url(row)))
+    Permission.objects.get(codename=lacking).user_set.clear()
+    page = text(viewer.get(page_url(row)))
+    assert "next boundaries" in page.lower() and "host:1:aa" not in page

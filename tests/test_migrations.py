@@ -12,7 +12,7 @@ from django_alkstore import queue
 from django_alkstore.models import Fire, Job, Lock, Schedule
 from django_alkstore.scheduler import Scheduler
 
-from .factories import ago
+from .factories import FireFactory, ago
 from .piles import pile
 from .processes import across_connections
 
@@ -132,6 +132,18 @@ def test_what_still_runs_of_the_first_release_can_write_while_others_are_upgrade
     assert [model.objects.count() for model in (Job, Schedule, Fire, Lock)] == [1, 2, 1, 2]
     Scheduler().tick()
     assert Job.objects.filter(schedule="hourly").count() == 2
+
+
+def test_what_only_the_newest_tables_can_hold_stops_no_way_back():
+    by_hand = FireFactory(boundary=None)
+    FireFactory(job_id=None)
+    try:
+        migrate(FIRST)
+        fires = first_models()["Fire"].objects.order_by("id")
+        assert [fire.boundary == by_hand.fired_at for fire in fires] == [True, False]
+        assert [fire.job_id for fire in fires] == [by_hand.job_id, 0]
+    finally:
+        migrate()
 
 
 @pytest.mark.parametrize("auto_field", ["AutoField", "BigAutoField"])

@@ -6,6 +6,12 @@ import django_alkstore.models
 import django_alkstore.sql
 
 
+def give_each_fire_a_boundary(apps, schema_editor):
+    """Backwards: the older table has no fire by hand. Each stands for the instant it was fired at."""
+    fires = apps.get_model("django_alkstore", "Fire").objects.using(schema_editor.connection.alias)
+    fires.filter(boundary=None).update(boundary=models.F("fired_at"))
+
+
 class Migration(migrations.Migration):
     dependencies = [
         ("django_alkstore", "0001_initial"),
@@ -36,6 +42,7 @@ class Migration(migrations.Migration):
             name="boundary",
             field=django_alkstore.models.InstantField(db_comment="null: fired by hand", null=True),
         ),
+        migrations.RunPython(migrations.RunPython.noop, give_each_fire_a_boundary),
         migrations.AlterField(
             model_name="fire",
             name="leader",

@@ -31,6 +31,12 @@ def replace_claim_index(old, new):
     return replace
 
 
+def give_each_fire_a_job(apps, schema_editor):
+    """Backwards: the older table has no dropped boundary. Each gets the id that no job has."""
+    fires = apps.get_model("django_alkstore", "Fire").objects.using(schema_editor.connection.alias)
+    fires.filter(job_id=None).update(job_id=0)
+
+
 class Migration(migrations.Migration):
     dependencies = [
         ("django_alkstore", "0002_counts"),
@@ -143,6 +149,7 @@ class Migration(migrations.Migration):
             name="job_id",
             field=models.BigIntegerField(db_comment="null: this boundary was dropped", null=True),
         ),
+        migrations.RunPython(migrations.RunPython.noop, give_each_fire_a_job),
         migrations.AlterField(
             model_name="fire",
             name="skipped",
@@ -150,6 +157,30 @@ class Migration(migrations.Migration):
                 db_comment="boundaries dropped right after this, or, without a job, from this on",
                 default=0,
             ),
+        ),
+        migrations.AlterModelOptions(
+            name="job",
+            options={
+                "permissions": [
+                    ("requeue_job", "Can requeue dead jobs"),
+                    ("run_job", "Can let jobs run now"),
+                    ("cancel_job", "Can cancel jobs"),
+                    ("prioritise_job", "Can change the priority of jobs"),
+                ]
+            },
+        ),
+        migrations.AlterModelOptions(
+            name="lock",
+            options={"permissions": [("release_lock", "Can release locks")]},
+        ),
+        migrations.AlterModelOptions(
+            name="schedule",
+            options={
+                "permissions": [
+                    ("pause_schedule", "Can pause and resume schedules"),
+                    ("fire_schedule", "Can fire schedules by hand"),
+                ]
+            },
         ),
         migrations.SeparateDatabaseAndState(
             database_operations=[
