@@ -44,8 +44,10 @@ logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
 REPAIR_SECONDS = 60.0
+COMMIT_SECONDS = 5.0  # as long as most transactions take from an enqueue to their commit
 BATCH_MAX = 1_000
 _UNREAD = object()
+Claims = dict[int, tuple[int, tuple]]  # by id: token and row
 
 
 def queue(name: str, using: str | None = None) -> Queue:
@@ -81,6 +83,10 @@ class Queue:
         self.using = using
         self._swept = float("-inf")
         self._repaired = float("-inf")
+        self._has_more_due = False
+        # For who comes back every moment: when it last looked at everything and left nothing.
+        # None: each claim is to look at everything.
+        self.looked_at: float | None = None
         self.tally: Tally | None = None  # a worker's, which counts what is done to claimed jobs
 
     def __repr__(self) -> str:
@@ -137,22 +143,53 @@ class Queue:
         worker_id = valid_worker_id(worker_id)
         n = whole_number("n", n, 1, BATCH_MAX)
         engine = self.engine
-        swept = self._sweep_if_due(engine)
-        claims = self._claim(engine, worker_id, n)
-        if len(claims) < n and not swept and self._sweep_all(engine):
-            # After a long pause the sweep takes back even what was claimed just now. So it is
-            # claimed with another token, and only as its last claim in here.
-            claims |= self._claim(engine, worker_id, n - len(claims))
+        lately = self.lately()
+        if lately is None:
+            claims = self._claim_of_all(engine, worker_id, n)
+        else:
+            claims = self._claim_of_late(engine, worker_id, n, lately)
         self.count("claimed", len(claims))
         return [
             ClaimedJob(self.name, engine, worker_id, token, row, self.tally)
             for token, row in sorted(claims.values(), key=lambda claim: sql.claim_order(claim[1]))
         ]
 
-    def _claim(self, engine: sql.Engine, worker_id: str, n: int) -> dict[int, tuple[int, tuple]]:
+    def lately(self) -> float | None:
+        """How many seconds back the next claim, or a peek, has to look; None: at everything.
+
+        What is ready, and was to run earlier, waits for the next look at everything: what was
+        committed later than that, or what another worker has given back.
+        """
+        if self.looked_at is None:
+            return None
+        seconds = time.monotonic() - self.looked_at
+        return seconds + COMMIT_SECONDS if seconds < SWEEP_SECONDS else None
+
+    def _claim_of_all(self, engine: sql.Engine, worker_id: str, n: int) -> Claims:
+        began = time.monotonic()
+        swept = self._sweep_if_due(engine)
+        claims = self._claim(engine, worker_id, n)
+        if len(claims) < n and not swept and self._sweep_all(engine):
+            # After a long pause the sweep takes back even what was claimed just now. So it is
+            # claimed with another token, and only as its last claim in here.
+            claims |= self._claim(engine, worker_id, n - len(claims))
+        if self.looked_at is not None and len(claims) < n and not self._has_more_due:
+            self.looked_at = began
+        return claims
+
+    def _claim_of_late(self, engine: sql.Engine, worker_id: str, n: int, lately: float) -> Claims:
+        claims = self._claim(engine, worker_id, n, lately)
+        if len(claims) < n and self._sweep(engine, lately).readied:
+            claims |= self._claim(engine, worker_id, n - len(claims))  # a lapsed one is older
+        return claims
+
+    def _claim(
+        self, engine: sql.Engine, worker_id: str, n: int, lately: float | None = None
+    ) -> Claims:
         """Of each job claimed: its token and its row."""
         token = secrets.randbits(63)
-        return {row[0]: (token, row) for row in engine.claim(self.name, worker_id, token, n)}
+        rows = engine.claim(self.name, worker_id, token, n, lately)
+        return {row[0]: (token, row) for row in rows}
 
     def count(self, figure: str, count: int) -> None:
         """Add to the worker's tally, if the queue is a worker's."""
@@ -181,8 +218,9 @@ class Queue:
             if readied or not swept.full:
                 return readied
 
-    def _sweep(self, engine: sql.Engine) -> sql.Swept:
-        swept = engine.sweep(self.name)
+    def _sweep(self, engine: sql.Engine, lately: float | None = None) -> sql.Swept:
+        swept = engine.sweep(self.name, lately)
+        self._has_more_due = swept.full
         if swept.died:
             self._note_deaths(swept.dead)
         return swept

@@ -12,6 +12,7 @@ State words are literals in the texts, or no planner could use a partial index.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from abc import ABC, abstractmethod
@@ -33,7 +34,8 @@ from .options import AT_ONCE, JobOptions, Start
 Result = TypeVar("Result")
 Params = dict[str, Any]
 
-CONFLICT_TRIES = 8
+CONFLICT_TRIES = 12
+SLOW_CONFLICT_TRIES, SLOW_SECONDS = 6, 5.0  # where each try is a wait for a lock, that is enough
 ROWS_PER_INSERT = 1_000
 TEXT_PER_INSERT = 1_048_576  # characters: half of what the smallest usual packet limit takes
 IDS_PER_STATEMENT = 500
@@ -61,6 +63,10 @@ INSERT_AT = {
 READY = """django_alkstore_job WHERE queue = %(queue)s AND state = 'ready'
     AND (expires_at IS NULL OR expires_at > {now})"""
 CLAIM_PICK = f"SELECT {{picked}} FROM {READY} ORDER BY priority DESC, run_at, id LIMIT %(limit)s"
+# Looks at what is no older than ``lately``: beside an old snapshot PostgreSQL keeps an entry for each
+# job that has been, and to pass over them in the index is quick, while to look each up is not.
+READY_LATELY = f"{READY} AND run_at >= {{lately}}"
+CLAIM_PICK_LATELY = CLAIM_PICK.replace(READY, READY_LATELY)
 CLAIM = """UPDATE django_alkstore_job SET state = 'running', attempts = attempts + 1,
     worker_id = %(worker_id)s, claim_token = %(token)s, due_at = {claim_lapses}"""
 CLAIMED = """id, {payload}, attempts, max_attempts, visibility_timeout, backoff, {due_at},
@@ -69,6 +75,8 @@ TO_CLAIM = CLAIMED.replace("attempts,", "attempts + 1,", 1).replace("due_at", "l
 
 DUE_JOBS = "django_alkstore_job WHERE queue = %(queue)s AND {live_on_mysql}due_at <= {now}"
 SWEEP_PICK = f"SELECT {{picked}} FROM {DUE_JOBS} {{oldest_first}}"
+DUE_LATELY = f"{DUE_JOBS} AND due_at >= {{lately}}"
+SWEEP_PICK_LATELY = SWEEP_PICK.replace(DUE_JOBS, DUE_LATELY)
 LIVE = "state IN ('ready', 'scheduled', 'running')"
 DIES = (
     """COALESCE(expires_at <= {now} OR (state = 'running' AND attempts >= max_attempts), FALSE)"""
@@ -91,6 +99,7 @@ UNDATED = """django_alkstore_job
 # to meet one. In this order only the index is quick.
 PEEK = f"""SELECT (SELECT 1 FROM {READY} ORDER BY priority DESC, run_at, id LIMIT 1),
     ({{first_due}}), {{plain_now}}"""
+PEEK_LATELY = PEEK.replace(READY, READY_LATELY).replace("{first_due}", "{first_due_soon}")
 FIRST_DUE = """SELECT MIN(due_at) FROM django_alkstore_job
     WHERE queue = %(queue)s AND due_at IS NOT NULL"""
 
@@ -395,6 +404,8 @@ class Engine(ABC):
                     "last_fired_at", "fired_at", "acquired_at", "expires_at", "starts_at",
                     "ends_at")  # fmt: skip
         lapses = cls.plus(cls.now, "visibility_timeout")
+        lately, soon = (cls.plus(cls.now, f"%({name})s") for name in ("lately", "soon"))
+        first_due = cls.first_due.replace("MIN(due_at)", cls.plain("MIN(due_at)"))
         same = ("now", "enabled", "insert_new", "or_nothing", "live_on_mysql", "limit",
                 "oldest_first", "jobs_by_id", "delete_jobs")  # fmt: skip
         return {
@@ -402,7 +413,11 @@ class Engine(ABC):
             **{name: cls.plain(name) for name in instants},
             "minute": cls.start_of("minute", cls.now),
             "or_add": cls.or_add,
-            "first_due": cls.first_due.replace("MIN(due_at)", cls.plain("MIN(due_at)")),
+            "first_due": first_due,
+            "first_due_soon": first_due.replace(
+                "due_at IS NOT NULL", f"due_at BETWEEN {lately} AND {soon}"
+            ),
+            "lately": lately,
             "min_next_fire_at": cls.plain("MIN(next_fire_at)"),
             "plain_now": cls.plain(cls.now),
             "claim_lapses": lapses,
@@ -463,14 +478,15 @@ class Engine(ABC):
         """Run ``verb``, again after a conflict, unless the caller's transaction is at stake."""
         if self.in_callers_transaction():
             return verb()
-        for tries in range(1, CONFLICT_TRIES):
+        patience = time.monotonic() + SLOW_SECONDS
+        for tries in itertools.count(1):
             try:
                 return verb()
             except DatabaseError as exc:
-                if not self.is_conflict(exc.__cause__ or exc):
+                most = CONFLICT_TRIES if time.monotonic() < patience else SLOW_CONFLICT_TRIES
+                if tries >= most or not self.is_conflict(exc.__cause__ or exc):
                     raise
-            time.sleep(random.uniform(0, 0.01) * 2**tries)
-        return verb()
+            time.sleep(random.uniform(0, 0.01) * 2 ** min(tries, 5))
 
     def change(self, template: str, params: Params) -> bool:
         """Run one statement that changes one row; whether it matched."""
@@ -547,18 +563,29 @@ class Engine(ABC):
 
     # -- jobs: claiming -------------------------------------------------------------------------
 
-    def claim(self, queue: str, worker_id: str, token: int, limit: int) -> list[tuple]:
-        """Claim up to ``limit`` ready jobs; for each what ``CLAIMED`` names, in no order."""
-        params = {"queue": queue, "worker_id": worker_id, "token": token, "limit": limit}
-        return self.settle(lambda: self._move(READY, CLAIM_PICK, CLAIM, TO_CLAIM, CLAIMED, params))
+    def claim(
+        self, queue: str, worker_id: str, token: int, limit: int, lately: float | None = None
+    ) -> list[tuple]:
+        """Claim up to ``limit`` ready jobs; for each what ``CLAIMED`` names, in no order.
 
-    def sweep(self, queue: str) -> Swept:
-        """What time has changed: up to ``SWEEP_ROWS`` rows become ready, or die."""
-        params = {"queue": queue, "limit": SWEEP_ROWS}
-        before = f"id, {SWEPT_STATE}"
-        rows = self.settle(
-            lambda: self._move(DUE_JOBS, SWEEP_PICK, SWEEP, before, "id, state", params)
-        )
+        ``lately``: only of those that were to run within the last so many seconds.
+        """
+        params = {"queue": queue, "worker_id": worker_id, "token": token, "limit": limit}
+        rows, pick = READY, CLAIM_PICK
+        if lately is not None:
+            rows, pick, params["lately"] = READY_LATELY, CLAIM_PICK_LATELY, -lately
+        return self.settle(lambda: self._move(rows, pick, CLAIM, TO_CLAIM, CLAIMED, params))
+
+    def sweep(self, queue: str, lately: float | None = None) -> Swept:
+        """What time has changed: up to ``SWEEP_ROWS`` rows become ready, or die.
+
+        ``lately``: only of those that were due within the last so many seconds.
+        """
+        params: Params = {"queue": queue, "limit": SWEEP_ROWS}
+        due, pick, before = DUE_JOBS, SWEEP_PICK, f"id, {SWEPT_STATE}"
+        if lately is not None:
+            due, pick, params["lately"] = DUE_LATELY, SWEEP_PICK_LATELY, -lately
+        rows = self.settle(lambda: self._move(due, pick, SWEEP, before, "id, state", params))
         states = [state for _, state in rows]
         dead = [id for id, state in rows if state == "dead"]
         return Swept(states.count("ready"), dead, len(rows) == SWEEP_ROWS)
@@ -584,7 +611,16 @@ class Engine(ABC):
 
     def peek(self, queues: Sequence[str]) -> Peek:
         """Whether a job of any of the queues is ready, and how long until time changes one."""
-        rows = self.query_each(self.spell(PEEK), queues, PEEKS_PER_STATEMENT, {})
+        return self._peek(PEEK, queues, {})
+
+    def peek_lately(self, queues: Sequence[str], lately: float, soon: float) -> Peek:
+        """Likewise of what was to run, or due, within the last ``lately`` seconds, and no further
+        ahead than ``soon``."""
+        seen = self._peek(PEEK_LATELY, queues, {"lately": -lately, "soon": soon})
+        return Peek(seen.ready, soon if seen.seconds is None else seen.seconds)
+
+    def _peek(self, template: str, queues: Sequence[str], params: Params) -> Peek:
+        rows = self.query_each(self.spell(template), queues, PEEKS_PER_STATEMENT, params)
         ready = any(row[0] for row in rows)
         seen = [(self.read(at), self.read(now)) for _, at, now in rows]
         due = [(at - now).total_seconds() for at, now in seen if at is not None]
@@ -828,7 +864,7 @@ class PostgreSQL(Returning):
     def query_each(
         self, text: str, queues: Sequence[str], at_once: int, params: Params
     ) -> list[tuple]:
-        # In one plan: to make one for each of fifty queues takes ten times as long as to run them.
+        # One plan for all: to plan for each of fifty queues takes ten times as long as to run it.
         if not queues:
             return []
         names = {f"queue_{n}": name for n, name in enumerate(queues)}

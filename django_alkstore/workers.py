@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 from django.db import DataError, Error, IntegrityError
 
-from . import wakeups
+from . import sql, wakeups
 from .counts import Tally
 from .holds import NEVER, Hold, Item, Source
-from .queues import ClaimedJob, Outcome, Queue, hand_over, log_keys
+from .queues import SWEEP_SECONDS, ClaimedJob, Outcome, Queue, hand_over, log_keys
 from .shutdown import Stoppable
 from .surroundings import Surroundings, drop_connections, forget_queries
 
@@ -100,6 +100,8 @@ class Worker:
     def run(self) -> None:
         """Work until stopped, or until ``max_jobs`` have been taken."""
         outages = empty = 0
+        for queue in self.queues.values():
+            queue.looked_at = float("-inf")
         with self._threads():
             while not self._is_finished():
                 try:
@@ -215,10 +217,12 @@ class Worker:
             self.stop.wait(min(0.01 * 2 ** min(empty, 10), LOOK_AGAIN_SECONDS))
         # What lost its due_at shows in no look; the repair that finds it is part of a claim.
         until = time.monotonic() + WATCH_SECONDS
+        look = self._peek_lately
         while not self.stop.is_set() and (left := until - time.monotonic()) > 0:
             if self.waiter.arm():
                 self.looks = LOOKS_AGAIN
-            peek = self.engine.peek(list(self.queues))
+            peek = look()
+            look = self._peek
             if peek.ready or peek.seconds == 0:
                 return
             longest = LOOK_AGAIN_SECONDS if self.looks else self.limits.poll_interval
@@ -228,6 +232,16 @@ class Worker:
                 self.looks = LOOKS_AGAIN
                 if self.waiter.knows_queues and empty == 1:
                     return  # saves a look; not for one that found the last news taken by another
+
+    def _peek(self) -> sql.Peek:
+        return self.engine.peek(list(self.queues))
+
+    def _peek_lately(self) -> sql.Peek:
+        """For a worker that has just looked, and will soon again."""
+        since = [queue.lately() for queue in self.queues.values()]
+        if None in since:
+            return self._peek()
+        return self.engine.peek_lately(list(self.queues), max(since), SWEEP_SECONDS)
 
     # -- recording and giving back: by this thread or the keeper --------------------------------
 

@@ -42,12 +42,19 @@ def server_database(url):
     }
 
 
-def option(database, name, text):
-    """The value that the text stands for: what it is as JSON, or itself."""
-    if name == "isolation_level" and database["ENGINE"].endswith("postgresql"):
-        from django.db.backends.postgresql.psycopg_any import IsolationLevel
+def options(database, name, text):
+    """What a name and a text stand for among the options of a database."""
+    if name != "isolation_level" or not database["ENGINE"].endswith("postgresql"):
+        return {name: value(text)}
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
-        return IsolationLevel[text.upper().replace(" ", "_")]
+    # The driver sends its own level with BEGIN alone: statements outside have the session's.
+    everywhere = "-c default_transaction_isolation=" + text.replace(" ", r"\ ")
+    return {name: IsolationLevel[text.upper().replace(" ", "_")], "options": everywhere}
+
+
+def value(text):
+    """What the text is as JSON, or itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -58,10 +65,12 @@ def database(url):
     url, _, query = (url or f"sqlite:///{BASE_DIR / 'db.sqlite3'}").partition("?")
     is_file = url.startswith("sqlite:///")
     found = sqlite_database(url.removeprefix("sqlite:///")) if is_file else server_database(url)
-    given = {name: option(found, name, text) for name, text in parse_qsl(query)}
-    found.update({name: value for name, value in given.items() if name.isupper()})
-    options = {name: value for name, value in given.items() if not name.isupper()}
-    return {**found, "OPTIONS": {**found.get("OPTIONS", {}), **options}}
+    given = parse_qsl(query)
+    found |= {name: value(text) for name, text in given if name.isupper()}
+    for name, text in given:
+        if not name.isupper():
+            found["OPTIONS"] = found.get("OPTIONS", {}) | options(found, name, text)
+    return found
 
 
 def replica_of(database):

@@ -5,7 +5,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from .processes import Process, is_pooled, manage
+from testproject.settings import options
+
+from .processes import Process, is_pooled, manage, may_refuse_transactions
 
 
 @pytest.fixture
@@ -35,12 +37,9 @@ def statements(db):
 @pytest.fixture
 def isolation(request, monkeypatch):
     """Let connections that other threads open from now on have the isolation level."""
-    level = request.param
-    if connection.vendor == "postgresql":
-        from django.db.backends.postgresql.psycopg_any import IsolationLevel
-
-        level = IsolationLevel[level.upper().replace(" ", "_")]
-    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", level)
+    conf = connection.settings_dict
+    for name, option in options(conf, "isolation_level", request.param).items():
+        monkeypatch.setitem(conf["OPTIONS"], name, option)
 
 
 @pytest.fixture
@@ -59,6 +58,13 @@ def own_sessions(db):
     """Skip a test that needs sessions of its own where a pooler shares them out."""
     if is_pooled():
         pytest.skip("a pooler shares the sessions out")
+
+
+@pytest.fixture
+def own_transactions(db):
+    """Skip a test that has transactions of its own, and does not try them again, where it must."""
+    if may_refuse_transactions():
+        pytest.skip("whoever opens a transaction here must be ready to try it again")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from datetime import timedelta, timezone
 from django_alkstore.models import Fire, Job
 from django_alkstore.scheduler import Scheduler
 
-from .factories import Instant
+from .factories import Instant, aware
 
 NOON = Instant(2024, 3, 1, 12, tzinfo=timezone.utc)
 
@@ -17,7 +17,7 @@ def at(seconds):
 
 def tick_all(now, scheduler=None):
     scheduler = scheduler or Scheduler()
-    while scheduler.tick(now):
+    while scheduler.tick(aware(now)):
         pass
 
 

@@ -24,7 +24,7 @@ pool_mode = transaction
 default_pool_size = {sessions}
 max_client_conn = 500
 server_idle_timeout = 1
-ignore_startup_parameters = extra_float_digits
+ignore_startup_parameters = extra_float_digits, options
 """
 
 

@@ -50,6 +50,16 @@ def is_pooled():
         return cursor.fetchone()[0] != connection.connection.info.backend_pid
 
 
+def may_refuse_transactions():
+    """Whether the database may ask for one to be tried again that reads before it writes."""
+    level = connection.settings_dict["OPTIONS"].get("isolation_level")
+    if connection.vendor == "sqlite":
+        return connection.transaction_mode not in ("IMMEDIATE", "EXCLUSIVE")
+    if connection.vendor == "mysql":
+        return level == "serializable"
+    return level is not None and level.name != "READ_COMMITTED"
+
+
 def environment():
     """What a child needs to work on the test database."""
     return {

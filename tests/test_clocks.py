@@ -10,7 +10,7 @@ from django_alkstore import models, outbox, queue, schedule, sql
 from django_alkstore.names import SCHEDULER_LOCK
 from django_alkstore.scheduler import Scheduler
 
-from .factories import Instant, JobFactory, LockFactory, ScheduleFactory, ago
+from .factories import Instant, JobFactory, LockFactory, ScheduleFactory, ago, aware
 from .processes import across_connections, until
 
 pytestmark = across_connections
@@ -246,7 +246,7 @@ def test_a_leader_fires_on_when_the_clock_is_set(ahead, wall_clock, start_on_wal
     schedule("after", "@every 1s", "reports")
     until(lambda: fires_since("after", now) > 1)
     latest = models.Fire.objects.filter(schedule="after").latest("fired_at")
-    assert latest.fired_at - now < timedelta(hours=1)  # by that clock
+    assert aware(latest.fired_at) - now < timedelta(hours=1)  # by that clock
     wall_clock.set(timedelta(0))
     until(lambda: fires_since("before", now - ahead) > 1)
     assert [leader.terminate(), standby.terminate()] == [0, 0]

@@ -30,7 +30,7 @@ from django_alkstore.models import Declaration, Job, Lock, Schedule
 from django_alkstore.names import DECLARING_LOCK
 from django_alkstore.scheduler import Scheduler
 
-from .factories import LockFactory, ScheduleFactory, ago
+from .factories import LockFactory, ScheduleFactory, ago, aware
 from .ledger import NOON, fired, tick_all
 from .processes import across_connections, held, in_threads, locking, until
 
@@ -289,7 +289,7 @@ def test_a_superseded_leader_goes_on_firing_what_is_in_force(lead, declare):
     declare(OLD)
     scheduler = Scheduler()
     scheduler.lead()
-    scheduler.tick(max(row.next_fire_at for row in Schedule.objects.all()))
+    scheduler.tick(aware(max(row.next_fire_at for row in Schedule.objects.all())))
     assert fired("kept") and fired("changed")
 
 

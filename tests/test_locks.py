@@ -181,7 +181,7 @@ def test_the_losers_open_transaction_still_works():
 
 
 @across_connections
-def test_whoever_loses_the_race_for_a_new_name_can_go_on_with_their_transaction():
+def test_whoever_loses_the_race_for_a_new_name_can_go_on_with_their_transaction(own_transactions):
     def try_it():
         with transaction.atomic():
             won = lock("import").acquire()

@@ -46,9 +46,13 @@ def claim_a_batch():
 VERBS = {
     "claim one": lambda: sql.engine().claim("reports", "w", 1, 1),
     "claim many": lambda: sql.engine().claim("reports", "w", 1, 50),
+    "claim one of late": lambda: sql.engine().claim("reports", "w", 1, 1, lately=600),
+    "claim many of late": lambda: sql.engine().claim("reports", "w", 1, 50, lately=600),
     "sweep": lambda: sql.engine().sweep("reports"),
+    "sweep of late": lambda: sql.engine().sweep("reports", lately=600),
     "repair": lambda: sql.engine().repair("reports"),
     "peek": lambda: sql.engine().peek(QUEUES),
+    "peek of late": lambda: sql.engine().peek_lately(QUEUES, 600, 1),
     "next boundary": lambda: sql.engine().next_boundary(sql.utc_now(), []),
     "due schedules": lambda: sql.engine().schedules_due(sql.utc_now(), 50, []),
 }

@@ -200,7 +200,7 @@ def test_a_runner_that_does_not_stand_by_ends_with_1_while_another_leads(run_sch
     assert not Fire.objects.exists()
 
 
-def test_exit_on_loss_ends_with_1_when_another_takes_over(run_schedules):
+def test_exit_on_loss_ends_with_1_when_another_takes_over(run_schedules, own_transactions):
     runner = run_schedules("--exit-on-loss", "--database", "default")
     runner.until_says("leading as")
     Lock.objects.update(owner="another:1:bb", token=99, expires_at=ago(-60))

@@ -23,7 +23,8 @@ from django_alkstore import (
     queue,
 )
 from django_alkstore.models import Job, Lock
-from django_alkstore.queues import process
+from django_alkstore.queues import SWEEP_SECONDS, process
+from django_alkstore.sql import Peek
 from testproject.shop.models import Order
 
 from .factories import Instant, JobFactory, OrderFactory, ago, aware
@@ -706,3 +707,55 @@ def test_each_verb_of_a_handle_is_one_statement_and_a_heartbeat_two():
     assert statements_of(next(jobs).retry) == 1
     assert statements_of(next(jobs).release) == 1
     assert statements_of(next(jobs).heartbeat) <= 2
+
+
+# -- a handle of a worker's, which comes back every moment ----------------------------------------
+
+
+def looking():
+    """Such a handle that has just looked at everything, and left nothing."""
+    handle = reports()
+    handle.looked_at = float("-inf")
+    assert handle.claim("w") is None
+    assert handle.lately() is not None
+    return handle
+
+
+def test_between_two_looks_at_everything_a_worker_finds_what_comes_in():
+    handle = looking()
+    ready, due = handle.enqueue("ready"), JobFactory(scheduled=True, run_at=ago(1))
+    lapsed = JobFactory(lapsed=True, run_at=ago(3_600))
+    assert {job.id for job in handle.claim_batch("w", 9)} == {ready, due.id, lapsed.id}
+
+
+def test_what_was_to_run_long_ago_is_found_by_the_next_look_at_everything():
+    handle = looking()
+    old = JobFactory(run_at=ago(3_600))
+    assert handle.claim("w") is None
+    assert reports().claim_batch("w", 9)[0].release()  # who does not come back looks at everything
+    handle.looked_at -= SWEEP_SECONDS
+    assert handle.claim("w").id == old.id
+
+
+def test_a_worker_that_has_left_something_looks_at_everything_again(monkeypatch):
+    monkeypatch.setattr("django_alkstore.sql.SWEEP_ROWS", 1)
+    handle = looking()
+    handle.looked_at -= SWEEP_SECONDS
+    JobFactory.create_batch(2)
+    handle.claim("w")
+    assert handle.lately() is None  # it got all it asked for
+    JobFactory.create_batch(4, lapsed=True, due_at=ago(3_600))
+    assert len(handle.claim_batch("w", 9)) < 5
+    assert handle.lately() is None  # more claims have lapsed than it swept
+    until(lambda: not handle.claim_batch("w", 9))
+    assert not Job.objects.exclude(worker_id="w").exists()
+
+
+def test_a_peek_of_late_looks_no_further_back_and_no_further_ahead():
+    engine = reports().engine
+    JobFactory(run_at=ago(3_600)), JobFactory(scheduled=True, run_at=ago(-3_600))
+    assert engine.peek_lately(["reports"], 60, 5) == Peek(ready=False, seconds=5)
+    JobFactory(running=True, due_at=ago(-3))
+    assert engine.peek_lately(["reports"], 60, 5).seconds == pytest.approx(3, abs=1)
+    JobFactory()
+    assert engine.peek_lately(["reports"], 60, 5).ready

@@ -157,7 +157,9 @@ for n in range(10):
 
 
 @across_connections
-def test_processes_that_register_one_schedule_at_once_leave_one_row_and_no_error(race, tmp_path):
+def test_processes_that_register_one_schedule_at_once_leave_one_row_and_no_error(
+    race, tmp_path, own_transactions
+):
     racers = race(REGISTER, 8)
     open_gate(tmp_path / "go")
     assert [racer.wait() for racer in racers] == [0] * 8, [racer.text for racer in racers]
@@ -165,7 +167,9 @@ def test_processes_that_register_one_schedule_at_once_leave_one_row_and_no_error
 
 
 @across_connections
-def test_registering_beside_an_uncommitted_registration_leaves_the_transaction_usable(only_on):
+def test_registering_beside_an_uncommitted_registration_leaves_the_transaction_usable(
+    only_on, own_transactions
+):
     only_on("postgresql", "mysql")
 
     def register(payload):
@@ -230,12 +234,13 @@ MOVES = {
 
 
 @pytest.mark.parametrize(("changes", "zone"), MOVES.values(), ids=MOVES)
-def test_what_moves_its_boundaries_counts_the_next_one_from_now(changes, zone):
+def test_what_moves_its_boundaries_counts_the_next_one_from_now(changes, zone, settings):
+    settings.TIME_ZONE = "UTC"
     ScheduleFactory(name="nightly", spec="@cron 0 9 * * *", next_fire_at=NOON,
                     timezone="Europe/London")  # fmt: skip
     row = update_schedule("nightly", **changes)
     assert timedelta(0) < row.next_fire_at - row.updated_at <= timedelta(days=1, hours=1)
-    local = row.next_fire_at.astimezone(ZoneInfo(zone))
+    local = aware(row.next_fire_at).astimezone(ZoneInfo(zone))
     assert f"{local:%H:%M}" == ("02:30" if "spec" in changes else "09:00")
 
 
@@ -365,7 +370,9 @@ def test_a_change_that_commits_just_before_ours_is_not_lost_and_is_reckoned_with
 
 
 @across_connections
-def test_two_schedules_are_changed_at_once_and_neither_waits_for_the_other(only_on):
+def test_two_schedules_are_changed_at_once_and_neither_waits_for_the_other(
+    only_on, own_transactions
+):
     only_on("postgresql", "mysql")
     for name in ("one", "two", "three"):
         ScheduleFactory(name=name, spec="@cron * * * * *", next_fire_at=NOON)
@@ -578,14 +585,14 @@ def test_of_a_paused_schedule_they_are_those_after_it_were_resumed_now():
     ScheduleFactory(name="nightly", spec="@cron 0 9 * * *", next_fire_at=NOON, enabled=False)
     found = next_boundaries("nightly", 2)
     resume_schedule("nightly")
-    assert found[0] == Schedule.objects.get().next_fire_at > ago(0)
+    assert found[0] == aware(Schedule.objects.get().next_fire_at) > aware(ago(0))
 
 
 def test_a_schedule_that_was_never_dated_shows_those_from_now_on():
     ScheduleFactory(name="nightly", spec="@cron 0 9 * * *", next_fire_at=None)
     (found,) = next_boundaries("nightly", 1)
     tick_all(None)
-    assert found == Schedule.objects.get().next_fire_at
+    assert found == aware(Schedule.objects.get().next_fire_at)
 
 
 PLACES = [
@@ -622,7 +629,8 @@ def test_the_next_boundaries_are_those_that_the_ticks_then_fire(seed):
             Scheduler().tick(boundary + timedelta(seconds=rng.choice([0, 0.4, 20])))
             Job.objects.all().delete()
         fires = Fire.objects.filter(schedule=name, job_id__isnull=False)
-        assert list(fires.order_by("boundary").values_list("boundary", flat=True)) == ahead
+        found = fires.order_by("boundary").values_list("boundary", flat=True)
+        assert [aware(boundary) for boundary in found] == ahead
         assert not Fire.objects.filter(skipped__gt=0).exists()
         assert (Schedule.objects.get(name=name).ended_at is None) or len(ahead) < 12
         Schedule.objects.all().delete()
@@ -647,6 +655,9 @@ def test_the_verbs_of_a_row_are_the_public_ones():
         ({"spec": "@cron 0 9 * * *"}, {"spec": "@cron 0 9 * * ?", "timezone": "UTC"}),
     ],
 )
-def test_other_words_for_the_same_boundaries_leave_the_next_one_where_it_is(before, after):
+def test_other_words_for_the_same_boundaries_leave_the_next_one_where_it_is(
+    before, after, settings
+):
+    settings.TIME_ZONE = "UTC"
     ScheduleFactory(name="nightly", next_fire_at=NOON, **before)
     assert update_schedule("nightly", **after).next_fire_at == NOON

@@ -120,7 +120,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("error", "given"), WRONG.values(), ids=WRONG)
-def test_a_wrong_plan_is_refused_with_what_was_expected(error, given):
+def test_a_wrong_plan_is_refused_with_what_was_expected(error, given, settings):
+    settings.USE_TZ = True
     with pytest.raises(error, match=r"^expected .* to be .*, got ") as caught:
         plan(**{"spec": "@every 5m", "queue": "reports", **given})
     assert len(str(caught.value)) < 250

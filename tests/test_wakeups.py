@@ -15,7 +15,15 @@ from django_alkstore.operations import requeue, run_now
 from django_alkstore.schedules import fire_now
 
 from .factories import JobFactory, ScheduleFactory, ago
-from .processes import PATIENCE, across_connections, in_threads, is_pooled, until
+from .processes import (
+    PATIENCE,
+    URL,
+    across_connections,
+    bare_url,
+    in_threads,
+    is_pooled,
+    until,
+)
 from .workers import made, working
 
 pytestmark = across_connections
@@ -397,7 +405,8 @@ print("keeps", isinstance(listener.notifies, list), "news", worker.waiter.news, 
 def test_psycopg2_listens_too_and_keeps_no_notifications(start, only_on, own_sessions):
     only_on("postgresql")
     pytest.importorskip("psycopg2")
-    process = start(argv=[sys.executable, "-c", WITH_PSYCOPG2])
+    plain = {URL: bare_url()}  # it knows not all the options of the other
+    process = start(argv=[sys.executable, "-c", WITH_PSYCOPG2], **plain)
     for payload in ("first", "second", "last"):
         queue("reports").enqueue(payload)
         process.until_says(f"ran {payload}")

@@ -13,7 +13,7 @@ from django_alkstore.models import Job
 from testproject.shop.models import Order
 
 from . import pooler
-from .processes import across_connections, database_url, until
+from .processes import URL, across_connections, bare_url, database_url, until
 
 pytestmark = across_connections
 
@@ -242,28 +242,25 @@ def test_a_session_lost_in_the_work_is_a_failure_of_that_job_alone(
     assert Order.objects.count() == 5
 
 
-def with_database(**given):
-    return {
-        "DJANGO_SETTINGS_MODULE": "tests.receiving.settings",
-        "RECEIVING_DATABASE": json.dumps(given),
-    }
+def with_database(query):
+    """The environment in which the database is set up so."""
+    return {URL: f"{bare_url()}?{query}"}
 
 
 @by_one_and_by_four
 @pytest.mark.parametrize(
-    "given",
+    "query",
     [
-        {"CONN_MAX_AGE": 0, "AUTOCOMMIT": False},
-        {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True},
-        {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True, "ATOMIC_REQUESTS": True},
+        "CONN_MAX_AGE=0&AUTOCOMMIT=false",
+        "CONN_MAX_AGE=600&CONN_HEALTH_CHECKS=true",
+        "CONN_MAX_AGE=null&CONN_HEALTH_CHECKS=true&ATOMIC_REQUESTS=true",
     ],
-    ids=str,
 )
 def test_work_and_acks_are_committed_whatever_the_settings_of_connections(
-    run_queue, journal, given, concurrency
+    run_queue, journal, query, concurrency
 ):
     queue("tasks").enqueue_many(["place_an_order", "fail_once"] * 10, backoff=0.01)
-    worker = run_queue("--concurrency", concurrency, **with_database(**given))
+    worker = run_queue("--concurrency", concurrency, **with_database(query))
     until(no_jobs)
     assert worker.terminate() == 0
     assert Order.objects.count() == 10
@@ -272,12 +269,14 @@ def test_work_and_acks_are_committed_whatever_the_settings_of_connections(
 
 
 @by_one_and_by_four
+@pytest.mark.parametrize(
+    "query", ["CONN_MAX_AGE=null", "CONN_MAX_AGE=600&CONN_HEALTH_CHECKS=true", "CONN_MAX_AGE=0"]
+)
 def test_sessions_that_the_server_closes_when_idle_cost_no_job(
-    run_queue, journal, only_on, concurrency
+    run_queue, journal, only_on, query, concurrency
 ):
     only_on("mysql")
-    options = {"init_command": "SET SESSION wait_timeout = 2"}
-    env = with_database(CONN_MAX_AGE=None, OPTIONS=options)
+    env = with_database(f"{query}&init_command=SET SESSION wait_timeout = 2")
     worker = run_queue("--concurrency", concurrency, "--poll-interval", "4", **env)
     queue("tasks").enqueue_many(["place_an_order"] * 4)
     until(no_jobs)
@@ -287,6 +286,38 @@ def test_sessions_that_the_server_closes_when_idle_cost_no_job(
     assert worker.terminate() == 0
     assert [entry["attempt"] for entry in journal()] == [1] * 8
     assert Order.objects.count() == 8
+
+
+def transactions():
+    """How many are open in other sessions."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = CURRENT_DATABASE()"
+                " AND pid <> PG_BACKEND_PID() AND xact_start IS NOT NULL"
+            )
+        else:
+            cursor.execute(
+                "SELECT COUNT(*) FROM information_schema.innodb_trx trx"
+                " JOIN information_schema.processlist process ON process.id = trx_mysql_thread_id"
+                " WHERE db = DATABASE() AND process.id <> CONNECTION_ID()"
+            )
+        return cursor.fetchone()[0]
+
+
+@pytest.mark.parametrize("query", ["AUTOCOMMIT=true", "AUTOCOMMIT=false"])
+def test_idle_commands_hold_no_transaction_open_and_see_what_others_commit(
+    start, run_queue, journal, only_on, query
+):
+    only_on("postgresql", "mysql")
+    worker = run_queue("--poll-interval", "0.5", **with_database(query))
+    scheduler = start("run_schedules", **with_database(query))
+    scheduler.until_says("leading as")
+    for count in (1, 2):
+        until(lambda: transactions() == 0)
+        queue("tasks").enqueue("x")
+        until(lambda count=count: len(journal()) == count and no_jobs())
+    assert (worker.terminate(), scheduler.terminate()) == (0, 0)
 
 
 # -- a pooler in between --------------------------------------------------------------------------

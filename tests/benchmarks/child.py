@@ -4,11 +4,15 @@ It says ``ready`` when it could begin, waits for a line on its standard input, w
 what it saw. The worker is the package's own; the handler does nothing, or notes the time.
 """
 
+import io
 import json
 import os
+import re
 import sys
 import threading
 import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import django
 
@@ -41,23 +45,59 @@ def note_starts():
 
 def idle():
     """Work until told to stop: how many statements were sent, and how much CPU was used."""
-    from django.db import connection
-
-    count, before = 0, time.process_time()
-
-    def counting(execute, sql, params, many, context):
-        nonlocal count
-        count += 1
-        return execute(sql, params, many, context)
-
-    begun = time.monotonic()
-    with connection.execute_wrapper(counting):
+    begun, before = time.monotonic(), time.process_time()
+    with timed_statements() as taken:
         until_told(lambda job: None)
     return {
         "seconds": time.monotonic() - begun,
-        "statements": count,
+        "statements": len(taken),
         "cpu": time.process_time() - before,
     }
+
+
+@contextmanager
+def timed_statements():
+    """The seconds of each statement of this thread."""
+    from django.db import connection
+
+    taken = []
+
+    def timing(execute, sql, params, many, context):
+        begun = time.perf_counter()
+        try:
+            return execute(sql, params, many, context)
+        finally:
+            taken.append(time.perf_counter() - begun)
+
+    with connection.execute_wrapper(timing):
+        yield taken
+
+
+def prune():
+    """Run alkstore_prune: seconds, the slowest statement's, and the most memory in MB."""
+    from django.core.management import call_command
+
+    begun = time.monotonic()
+    with timed_statements() as taken:
+        call_command("alkstore_prune", stdout=io.StringIO())
+    return {"seconds": time.monotonic() - begun, **worst(taken)}
+
+
+def lead():
+    """Run the scheduler until told to stop: the slowest statement's seconds, and memory in MB."""
+    from django_alkstore import StopToken, run_schedules
+
+    stop = StopToken()
+    cancel_when_told(stop)
+    with timed_statements() as taken:
+        run_schedules(stop)
+    return worst(taken)
+
+
+def worst(taken):
+    # As Linux has it: what getrusage says begins with the memory of the parent.
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return {"slowest": max(taken), "memory": int(peak[1]) / 1024}
 
 
 def note_claims():
@@ -84,23 +124,32 @@ def note_claims():
 
 
 def enqueue():
-    """Enqueue 300 jobs a second, one by one, until told to stop."""
+    """Enqueue 300 jobs a second, three in a transaction, until told to stop; how many."""
+    from django.db import transaction
+
     from django_alkstore import StopToken, outbox
 
     box, stop, begun, count = outbox("bench"), StopToken(), time.monotonic(), 0
-    threading.Thread(target=lambda: (sys.stdin.readline(), stop.cancel()), daemon=True).start()
+    cancel_when_told(stop)
     while not stop.is_cancelled:
-        box.enqueue({"order": count})
-        count += 1
+        with transaction.atomic():
+            for _ in range(3):
+                box.enqueue_tx({"order": count})
+                count += 1
         stop.wait(max(0.0, begun + count / RATE - time.monotonic()))
+    return {"count": count}
 
 
 def until_told(call):
     from django_alkstore import StopToken
 
     stop = StopToken()
-    threading.Thread(target=lambda: (sys.stdin.readline(), stop.cancel()), daemon=True).start()
+    cancel_when_told(stop)
     worker(call, stop).run()
+
+
+def cancel_when_told(stop):
+    threading.Thread(target=lambda: (sys.stdin.readline(), stop.cancel()), daemon=True).start()
 
 
 def worker(call, stop=None, queue=None):
@@ -114,6 +163,7 @@ def worker(call, stop=None, queue=None):
 
 KINDS = {
     "drain": drain, "starts": note_starts, "idle": idle, "claims": note_claims, "enqueue": enqueue,
+    "prune": prune, "lead": lead,
 }  # fmt: skip
 
 

@@ -273,3 +273,18 @@ def tell(running):
 
 def report(child):
     return json.loads(child.stdout.readline())
+
+
+def claims_of(child):
+    """What the claims took that the child has made since it was last asked, in words."""
+    child.stdin.write("more\n")
+    child.stdin.flush()
+    taken = report(child)
+    return f"{len(taken):>6,} claims {spread(taken)}"
+
+
+def spread(milliseconds):
+    """p50, p95 and the most of some figures."""
+    at = sorted(milliseconds) or [0.0]
+    p50, p95 = at[len(at) // 2], at[int(len(at) * 0.95)]
+    return f"p50 {p50:>7.2f}  p95 {p95:>7.2f}  max {at[-1]:>7.2f} ms"

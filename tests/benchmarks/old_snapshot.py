@@ -12,7 +12,6 @@ must be on.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import time
@@ -35,19 +34,17 @@ def watch(child: Any, what: str, seconds: float, step: float) -> None:
     """A line for each step."""
     from django.db import connection
 
+    from .measures import claims_of
+
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(min(step, max(0.0, until - time.monotonic())))
-        child.stdin.write("more\n")
-        child.stdin.flush()
-        taken = sorted(json.loads(child.stdout.readline())) or [0.0]
         with connection.cursor() as cursor:
             cursor.execute(SEEN)
-            dead, vacuums, table, claim, due = cursor.fetchone()
-        p50, p95 = taken[len(taken) // 2], taken[int(len(taken) * 0.95)]
+            dead, vacuums, *sizes = cursor.fetchone()
         print(
-            f"{what:<8}{len(taken):>8,} claims  p50 {p50:>7.2f}  p95 {p95:>7.2f}  max {taken[-1]:>7.1f}"
-            f" ms  dead {dead:>8,}  {table:>4} MB  indexes {claim} and {due} MB  vacuums {vacuums}",
+            f"{what:<7} {claims_of(child)}  dead {dead:>8,}  table {{}} MB, indexes {{}} and {{}} MB"
+            f"  vacuums {vacuums}".format(*sizes),
             flush=True,
         )
 

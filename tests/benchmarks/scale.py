@@ -32,9 +32,9 @@ class Measured:
     verdict: str
 
     def __str__(self) -> str:
-        at = sorted(self.milliseconds)
-        p50, p95 = at[len(at) // 2], at[int(len(at) * 0.95)]
-        return f"{self.what:<34}{p50:>9.2f}{p95:>9.2f}{at[-1]:>9.2f}  {self.verdict}"
+        from .measures import spread
+
+        return f"  {self.what:<26}{spread(self.milliseconds)}  {self.verdict}"
 
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -168,8 +168,7 @@ def main() -> None:
                 renew(names, share)
                 if state == "analyzed":
                     analyze()
-                what = f"{connection.display_name}, {count} queues, {state}; ms"
-                print(f"\n{what:<34}{'p50':>9}{'p95':>9}{'max':>9}", flush=True)
+                print(f"{connection.display_name}, {count} queues, {state}", flush=True)
                 for row in measures(names, samples):
                     print(row, flush=True)
     finally:

@@ -31,7 +31,7 @@ def main():
     chosen = [name for name in fitting if name.startswith(tuple(options.cells or [""]))]
     if unknown := [n for n in options.cells if not any(name.startswith(n) for name in CELLS)]:
         sys.exit(f"no such cell: {', '.join(unknown)}")
-    failed = [name for name in chosen if not passes(name, url, options.whole)]
+    failed = [name for name in chosen if not passes(name, url, options.files)]
     print(f"{len(chosen) - len(failed)} of {len(chosen)} cells passed", *failed, sep="\n  failed: ")
     return 1 if failed else 0
 
@@ -39,14 +39,14 @@ def main():
 def parser():
     parser = argparse.ArgumentParser(prog="python -m tests.matrix")
     parser.add_argument("cells", nargs="*", metavar="CELL", help="default: all that there are")
-    parser.add_argument("--whole", action="store_true", help="the whole suite, not what fits")
+    parser.add_argument("--files", nargs="+", help="as pytest takes them; default: what fits")
     parser.add_argument("--list", action="store_true", help="the cells of this database")
     return parser
 
 
-def passes(name, url, whole):
+def passes(name, url, files):
     """Run a cell; whether all is well."""
-    files = ["tests"] if whole else [f"tests/test_{file}.py" for file in CELLS[name].files]
+    files = files or [f"tests/test_{file}.py" for file in CELLS[name].files]
     with (
         tempfile.TemporaryDirectory(prefix="matrix-") as directory,
         environment(name, url, Path(directory)) as env,

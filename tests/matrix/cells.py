@@ -40,7 +40,7 @@ class Cell:
 
 def isolation(level):
     query = f"isolation_level={level.replace(' ', '+')}"
-    return Cell("isolation_level", level, SERVERS, query=query)
+    return Cell("isolation_levels", (level, level), SERVERS, query=query)
 
 
 def postgresql(look, seen, query, sessions=0):
@@ -60,15 +60,16 @@ def zones():
 # The suite itself needs each statement committed: only the processes that it starts go without.
 NO_AUTOCOMMIT = {CHILDREN_QUERY: "AUTOCOMMIT=false"}
 REPLICA = {"SHOP_REPLICA_ROUTER": "tests.matrix.replica.Router"}
+BINDING = "server_side_binding=true"  # without it nothing is prepared
 REQUESTS = ("outboxes", "demo", "admin", *PROCESSES)
 CELLS = {
     "defaults": Cell("sqlite_options", ("delete", 5000, None), ("sqlite",), query="OPTIONS={}"),
     "read-committed": isolation("read committed"),
     "repeatable-read": isolation("repeatable read"),
     "serializable": isolation("serializable"),
-    "server-side-binding": postgresql("type_of_one", "smallint", "server_side_binding=true"),
-    "prepared": postgresql("is_prepared_at_once", True, "prepare_threshold=0"),
-    "prepared-later": postgresql("is_prepared_in_time", True, "prepare_threshold=1"),
+    "server-side-binding": postgresql("type_of_one", "smallint", BINDING),
+    "prepared": postgresql("is_prepared_at_once", True, f"{BINDING}&prepare_threshold=0"),
+    "prepared-later": postgresql("is_prepared_in_time", True, f"{BINDING}&prepare_threshold=1"),
     "pooled": postgresql("is_pooled", True, "DISABLE_SERVER_SIDE_CURSORS=true", sessions=20),
     "autocommit-off": Cell("commits_by_itself", False, files=PROCESSES, env=NO_AUTOCOMMIT),
     "atomic-requests": Cell(

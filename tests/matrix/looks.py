@@ -1,7 +1,7 @@
 """What is in force in a cell, as the database or Django itself says."""
 
 from django.conf import settings
-from django.db import connection, router
+from django.db import connection, router, transaction
 
 from django_alkstore.models import Job
 
@@ -15,10 +15,17 @@ def answer(text, *params):
         return cursor.fetchone()[0]
 
 
-def isolation_level():
-    if connection.vendor == "postgresql":
-        return answer("SHOW TRANSACTION ISOLATION LEVEL")
-    return answer("SELECT LOWER(REPLACE(@@tx_isolation, '-', ' '))")
+ISOLATION = {
+    "postgresql": "SHOW TRANSACTION ISOLATION LEVEL",
+    "mysql": "SELECT LOWER(REPLACE(@@tx_isolation, '-', ' '))",
+}
+
+
+def isolation_levels():
+    """That of a statement by itself, and that inside a transaction."""
+    alone = answer(ISOLATION[connection.vendor])
+    with transaction.atomic():
+        return alone, answer(ISOLATION[connection.vendor])
 
 
 def sqlite_options():

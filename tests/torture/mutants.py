@@ -95,14 +95,14 @@ _claim, _insert = sql.Engine.claim, sql.Engine.insert
 _take_lock, _renew_lock = sql.Engine.take_lock, sql.Engine.renew_lock
 
 
-def claim_and_ack(self, queue, worker_id, token, limit):
-    rows = _claim(self, queue, worker_id, token, limit)
+def claim_and_ack(self, queue, worker_id, token, limit, lately=None):
+    rows = _claim(self, queue, worker_id, token, limit, lately)
     self.ack(token, [row[0] for row in rows])
     return rows
 
 
-def claim_and_keep(self, queue, worker_id, token, limit):
-    rows = _claim(self, queue, worker_id, token, limit)
+def claim_and_keep(self, queue, worker_id, token, limit, lately=None):
+    rows = _claim(self, queue, worker_id, token, limit, lately)
     self.keep(token, [row[0] for row in rows])
     return rows
 

@@ -20,7 +20,8 @@ from django_alkstore.names import SCHEDULER_LOCK
 from .drawing import drawn
 
 LEASE = 2.0  # of tests.torture.settings
-LONGEST = 2 * LEASE
+LONGEST_HOLD = 2 * LEASE
+LONGEST_FREEZE = 3 * LEASE  # and another has taken over meanwhile, and is found at work
 PACE = 0.8  # seconds from one deed to the next, on average
 RESTART_PATIENCE = 120.0
 DEEDS = {  # what, and to which kind of process if to any: its share
@@ -54,7 +55,8 @@ def plan(seed, seconds):
     deeds, at = [], chance.expovariate(1 / PACE)
     while at < seconds:
         what, whom = next(kinds)
-        deeds.append(Deed(at, what, whom, chance.random(), chance.uniform(0, LONGEST)))
+        longest = LONGEST_FREEZE if what == "freeze" else LONGEST_HOLD
+        deeds.append(Deed(at, what, whom, chance.random(), chance.uniform(0, longest)))
         at += chance.expovariate(1 / PACE)
     return deeds
 

@@ -32,9 +32,9 @@ def swapped(owner, name, value):
 def _claims(journal, name):
     plain = getattr(Engine, name)
 
-    def claim(engine, queue, worker_id, token, limit):
+    def claim(engine, queue, worker_id, token, limit, lately=None):
         call = _ask(journal, engine, "claim", queue=queue, token=token)
-        rows = plain(engine, queue, worker_id, token, limit)
+        rows = plain(engine, queue, worker_id, token, limit, lately)
         jobs = [
             {"id": row[0], "attempt": row[2], "max_attempts": row[3], "visibility_timeout": row[4]}
             for row in rows

@@ -108,16 +108,24 @@ class Producer:
         try:
             with transaction.atomic():
                 yield marks
+                # With a connection that was lost inside a savepoint Django rolls back and raises
+                # nothing.
+                undone = connection.needs_rollback
         except ChangedItsMind:
             self.journal.write("rolled back", marks=marks)
             raise
-        self.journal.write("committed", marks=marks)
+        self.journal.write("rolled back" if undone else "committed", marks=marks)
 
     def order_and_enqueue(self, marks):
         mark, options = next(self.marks), self.options()
         marks.append(mark)
-        self.order(mark).save()
-        self.enqueue(self.target().enqueue_tx, mark, **options)
+        steps = [
+            lambda: self.order(mark).save(),
+            lambda: self.enqueue(self.target().enqueue_tx, mark, **options),
+        ]
+        self.random.shuffle(steps)
+        for step in steps:
+            step()
 
     def enqueue(self, verb, mark, **options):
         since = time.monotonic()
