@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 SCHEDULES_PER_TICK = 50
 RENEWALS_PER_LEASE = 5
+LEASES_AHEAD = 10  # much longer than the leases of runners whose settings differ a little
 LEASES_ON_TIME = 3  # what a successor fires for a leader that was killed was not missed
 NOTICE_SECONDS = 2.0  # a schedule that was added or changed by any route is seen within this
 SHORTEST_SLEEP = 0.05
@@ -91,12 +92,23 @@ class Scheduler:
     def lead(self) -> None:
         """Take the lease; raises LeadershipLost if another runner has it."""
         self.engine.own_connection()
-        if not self.lease.acquire():
+        if not self.lease.acquire() and not (self._free_misdated() and self.lease.acquire()):
             raise LeadershipLost("expected no other scheduler to lead, got one that does")
         owner = self.lease.owner
         logger.info("leading as %s", owner, extra={"owner": owner})
         signals.send(signals.leadership_gained, owner=owner)
         self.declaring.begin()
+
+    def _free_misdated(self) -> bool:
+        """Free a lease whose end is far beyond what anybody asks for: the clock that wrote it has been
+        set back since, and its holder, who would have renewed it, is gone."""
+        beyond = self.engine.clock() + timedelta(seconds=LEASES_AHEAD * self.lease_seconds)
+        leases = apps.get_model("django_alkstore", "Lock").objects.using(self.engine.alias)
+        misdated = leases.filter(name=SCHEDULER_LOCK, expires_at__gt=beyond)
+        return any(
+            self.engine.release_lock(SCHEDULER_LOCK, owner, token)
+            for owner, token in misdated.values_list("owner", "token")
+        )
 
     def fire_until(self, stop: Stoppable) -> None:
         """Renew and fire until stopped, then free the lease; raises LeadershipLost if it is gone.
@@ -229,7 +241,10 @@ class Scheduler:
             if not self.engine.is_conflict(exc.__cause__ or exc):
                 self._pause(row)
             raise
-        except Exception:
+        except Exception as exc:
+            # A connection that was lost meanwhile: the block around would roll back without a word.
+            if transaction.get_rollback(self.engine.alias):
+                raise OperationalError("the transaction of the tick was lost") from exc
             self._pause(row)
         else:
             self.pauses.pop(row.id, None)
@@ -280,9 +295,10 @@ class Scheduler:
         """What to do, and which of its boundaries the ledger has: some, if next_fire_at was set back
         or the schedule made anew. Those are among its fires so far."""
         boundary, repeated = self.engine.read(row.seen), 0
+        alive = plan.overlap != "allow" and self.engine.last_job_lives(row)
         while True:
             timetable = plan.timetable(max(0, row.fires - repeated))
-            firing = timetable.firing(boundary, now, row.alive, self.on_time)
+            firing = timetable.firing(boundary, now, alive, self.on_time)
             known = self._known(row, firing)
             if len(known.intersection(firing.boundaries)) <= repeated:
                 return firing, known

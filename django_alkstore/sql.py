@@ -173,9 +173,9 @@ WAITS = f"(overlap = 'queue' AND {ALIVE})"  # for that job to end, however long 
 SCHEDULE_COLUMNS = f"""SELECT id, name, spec, queue, {{payload}}, priority, max_attempts,
     visibility_timeout, backoff, expires_in, timezone, catch_up, overlap, jitter,
     {{starts_at}}, {{ends_at}}, max_fires, fires, declared, {{enabled}},
-    CASE WHEN overlap <> 'allow' AND {ALIVE} THEN 1 ELSE 0 END,
     CASE WHEN ended_at IS NULL THEN 0 ELSE 1 END,
     CASE WHEN {NO_BOUNDARY} THEN NULL ELSE {{next_fire_at}} END FROM django_alkstore_schedule"""
+LAST_LIVES = f"SELECT 1 FROM django_alkstore_schedule WHERE id = %(id)s AND {ALIVE}"
 SCHEDULE_NAMED = f"{SCHEDULE_COLUMNS} WHERE name = %(name)s"
 SCHEDULES = f"""{SCHEDULE_COLUMNS}
     WHERE {{enabled}} AND {{{{which}}}} ORDER BY next_fire_at LIMIT {{limit}}"""
@@ -255,7 +255,6 @@ class ScheduleRow:
     fires: int
     declared: bool
     enabled: bool
-    alive: bool  # whether its last job is; not asked where overlap is allowed
     ended: bool
     seen: Any
 
@@ -787,6 +786,14 @@ class Engine(ABC):
         last = self.write(fired[-1]) if fired else None
         params = {"id": row.id, "next": self.write(next), "last": last, "fires": len(fired)}
         return self.execute(text, {**params, "seen": self.rewrite(row.seen)}) > 0
+
+    def last_job_lives(self, row: ScheduleRow) -> bool:
+        """Whether the last job of a schedule has not come to an end.
+
+        To be asked once the row is locked, by a statement of its own: one that has waited for another
+        tick to commit may see the row as it is by then and the jobs as they were before.
+        """
+        return bool(self.query(self.spell(LAST_LIVES), {"id": row.id}))
 
     def next_boundary(self, after: datetime, without: Sequence[int]) -> datetime | None:
         """The soonest boundary of the enabled schedules after an instant."""

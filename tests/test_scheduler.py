@@ -20,6 +20,7 @@ from django_alkstore import (
     queue,
     run_schedules,
     schedule,
+    signals,
     timetables,
     unschedule,
     update_schedule,
@@ -32,6 +33,7 @@ from django_alkstore.status import is_well, snapshot
 
 from .factories import FireFactory, Instant, LockFactory, ScheduleFactory, ago, aware
 from .ledger import NOON, at, fired, jobs, tick_all
+from .pauses import lose_connection
 from .processes import across_connections, held, in_threads, until
 from .races import RACER, open_gate
 
@@ -1098,6 +1100,18 @@ def test_a_lapsed_lease_is_taken():
     assert leader() == ""
 
 
+def test_a_lease_of_a_clock_that_has_been_set_back_since_is_taken_at_once():
+    LockFactory(name=SCHEDULER_LOCK, acquired_at=ago(-7_190), expires_at=ago(-7_200))
+    run_schedules(Passes(1))
+    assert leader() == ""
+
+
+def test_a_lease_somewhat_longer_than_ours_is_left_to_its_holder():
+    LockFactory(name=SCHEDULER_LOCK, expires_at=ago(-90))
+    with pytest.raises(LeadershipLost):
+        run_schedules(Passes(1))
+
+
 def test_two_runners_of_one_process_have_leases_of_their_own():
     Scheduler().lead()
     with pytest.raises(LeadershipLost):
@@ -1349,3 +1363,33 @@ def test_the_compare_and_set_knows_a_boundary_that_another_hand_wrote(text):
     set_by_hand("next_fire_at", text, row)
     Scheduler().tick(at(1))
     assert (fired(), Schedule.objects.get().next_fire_at) == ([0], at(60))
+
+
+@across_connections
+def test_a_session_lost_beside_a_spoilt_schedule_undoes_the_tick_aloud(only_on):
+    only_on("postgresql", "mysql")
+    ScheduleFactory(name="good", next_fire_at=ago(60))
+    ScheduleFactory(name="spoilt", spec="@never", next_fire_at=ago(30))
+    told, left = [], [3]  # the block around, the good one's, the spoilt one's
+
+    def kill_after_the_third_savepoint(execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        if sql.startswith("SAVEPOINT") and left[0]:
+            left[0] -= 1
+            if not left[0]:
+                lose_connection()
+        return result
+
+    def tell(**what):
+        told.append(what["schedule"])
+
+    signals.schedule_fired.connect(tell)
+    try:
+        scheduler = Scheduler()
+        scheduler.lead()
+        with connection.execute_wrapper(kill_after_the_third_savepoint):
+            scheduler.fire_until(Passes(2))
+    finally:
+        signals.schedule_fired.disconnect(tell)
+    assert left == [0]
+    assert told == ["good"] * Fire.objects.filter(schedule="good").count() != []

@@ -3,17 +3,19 @@
 import json
 import signal
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from django_alkstore import outbox, queue
-from django_alkstore.models import Job
+from django_alkstore.models import Fire, Job
 from testproject.shop.models import Order
 
 from . import pooler
-from .processes import URL, across_connections, bare_url, database_url, until
+from .factories import OrderFactory, ScheduleFactory
+from .processes import URL, across_connections, bare_url, held, until
 
 pytestmark = across_connections
 
@@ -320,6 +322,37 @@ def test_idle_commands_hold_no_transaction_open_and_see_what_others_commit(
     assert (worker.terminate(), scheduler.terminate()) == (0, 0)
 
 
+@by_one_and_by_four
+def test_a_write_that_outlasts_the_timeout_of_sqlite_stops_no_loop_and_repeats_no_work(
+    start, run_queue, journal, let_leave, only_on, concurrency
+):
+    only_on("sqlite")
+    ScheduleFactory(name="fast", spec="@every 1s", overdue=True)
+    env = with_database("OPTIONS={}&timeout=0.1")
+    queue("tasks").enqueue("wait_for_leave")
+    worker, scheduler = (
+        run_queue("--concurrency", concurrency, **env),
+        start("run_schedules", **env),
+    )
+    until(lambda: journal() and Fire.objects.exists())
+
+    @contextmanager
+    def writing():
+        with transaction.atomic():
+            OrderFactory()
+            yield
+
+    with held(writing):
+        let_leave()
+        for process in (worker, scheduler):
+            process.until_says("database is locked")
+    until(lambda: not Job.objects.filter(queue="tasks").exists())
+    fires = Fire.objects.count()
+    until(lambda: Fire.objects.count() > fires)
+    assert len(journal()) == 1
+    assert (worker.terminate(), scheduler.terminate()) == (0, 0)
+
+
 # -- a pooler in between --------------------------------------------------------------------------
 
 
@@ -329,7 +362,7 @@ def behind_pooler(tmp_path, only_on):
     only_on("postgresql")
     if pooler.PROGRAM is None:
         pytest.skip("pgbouncer is not installed")
-    with pooler.pooled(database_url(), tmp_path, sessions=3) as url:
+    with pooler.pooled(bare_url(), tmp_path, sessions=3) as url:
         yield url
 
 
