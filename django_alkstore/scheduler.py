@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 
 SCHEDULES_PER_TICK = 50
 RENEWALS_PER_LEASE = 5
-LEASES_AHEAD = 10  # much longer than the leases of runners whose settings differ a little
+# A lease that ends later than both is not one of another runner's whose settings differ.
+LEASES_AHEAD, MISDATED_SECONDS = 10, 600.0
 LEASES_ON_TIME = 3  # what a successor fires for a leader that was killed was not missed
 NOTICE_SECONDS = 2.0  # a schedule that was added or changed by any route is seen within this
 SHORTEST_SLEEP = 0.05
@@ -102,7 +103,8 @@ class Scheduler:
     def _free_misdated(self) -> bool:
         """Free a lease whose end is far beyond what anybody asks for: the clock that wrote it has been
         set back since, and its holder, who would have renewed it, is gone."""
-        beyond = self.engine.clock() + timedelta(seconds=LEASES_AHEAD * self.lease_seconds)
+        ahead = max(MISDATED_SECONDS, LEASES_AHEAD * self.lease_seconds)
+        beyond = self.engine.clock() + timedelta(seconds=ahead)
         leases = apps.get_model("django_alkstore", "Lock").objects.using(self.engine.alias)
         misdated = leases.filter(name=SCHEDULER_LOCK, expires_at__gt=beyond)
         return any(
